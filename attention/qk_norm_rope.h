@@ -1,0 +1,42 @@
+// QK normalisation fused with rotary embedding: y = R_t( gain * x / rms(x) ), rms(x) = sqrt(mean(x^2) +
+// eps), over the D channels of each head by itself. Norm first, then rotation. Statistic, gain and
+// rotation are fp32 whatever the storage type, with one rounding at the end.
+// (RMSNorm: Zhang and Sennrich 2019; its use on q and k: Dehghani et al. 2023, Wortsman et al. 2023.)
+//
+// B batch, T positions, N heads on this rank (H/P query or K/P key heads), D head width, R rotary_dim.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/rope.h"
+#include "framework/tensor.h"
+
+namespace evenkeel {
+
+struct QkNormRopeOptions {
+    bool norm = true;          // false: rotation only, gain must be undefined ("plain" attention)
+    double eps = 1e-6;         // inside the root
+    double gain_offset = 0.0;  // 1 for gains stored as gain - 1
+};
+
+// x [B, T, N, D], any strides with contiguous rows of D (a slice of packed QKV); fp32 or bf16.
+// gain [N, D], or [D] shared by all heads, fp32; undefined: no gain (all ones).
+// positions [B, T] int32, absolute; undefined: position t is rope.first + t. All must lie inside the table.
+// y like x, may be any strides; may not overlap x unless norm is false. rstd [B, T, N] fp32: 1 / rms, for
+// backward (not touched when norm is false; may then be undefined).
+// A zero row gives zero. Every channel of y is written, those that do not turn included.
+void qk_norm_rope_forward(const Tensor& x, const Tensor& gain, const RopeTable& rope,
+                          const Tensor& positions, const QkNormRopeOptions& options,
+                          const Tensor& y, const Tensor& rstd);
+
+// dx from dy (both [B, T, N, D]; dx may alias dy), x and rstd as in forward.
+//   with z = R_t^T dy, u = x rstd:  dgain_c += sum z_c u_c;
+//   dx = rstd ( gain z - u mean(gain z u) )
+// dgain like gain, fp32, added to, in a fixed order (the same bits for any number of threads); undefined
+// when gain is.
+void qk_norm_rope_backward(const Tensor& dy, const Tensor& x, const Tensor& gain,
+                           const Tensor& rstd, const RopeTable& rope, const Tensor& positions,
+                           const QkNormRopeOptions& options, const Tensor& dx,
+                           const Tensor& dgain);
+
+}  // namespace evenkeel

@@ -1,0 +1,112 @@
+// The attention layer, heads sharded over tensor-parallel ranks:
+//
+//   x [B, T, C] -> column-parallel QKV -> q [B, T, H/P, D], k, v [B, T, K/P, D] -> QK-norm -> RoPE
+//     -> flash attention -> [B, T, H/P * D] -> row-parallel output -> sum over TP -> y [B, T, C]
+//
+// Per-head gains [H, D] live with their heads: no communication for the norm, forward or backward. With
+// more ranks than KV heads each KV head lives on P/K ranks, whose W_k, W_v and K-gain gradients are summed
+// over that replica group alone. V is never normalised.
+//
+// B batch, T positions, C model width, H query heads, K key/value heads, D head width, P ranks.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "attention/flash_attention.h"
+#include "attention/qk_norm_rope.h"
+#include "attention/rope.h"
+#include "framework/config.h"
+#include "framework/metrics.h"
+#include "parallel/linear.h"
+#include "parallel/process_grid.h"
+
+namespace evenkeel {
+
+struct QkNormConfig {
+    enum class Kind { kNone, kRms };
+    enum class Gain { kPerHeadChannel, kSharedChannel };
+    Kind kind = Kind::kRms;
+    Gain gain = Gain::kPerHeadChannel;  // [H, D] with the heads, or one [D] replicated on all ranks
+    double eps = 1e-6;
+    double gain_init = 1.0;
+    bool gain_weight_decay = false;
+    void visit_fields(ConfigVisitor& v);
+};
+
+struct AttentionConfig {
+    std::int64_t num_heads = 8;
+    std::int64_t num_kv_heads = 4;
+    std::int64_t head_dim = 32;
+    std::int64_t window = 0;  // sliding window in tokens; 0: none
+    bool causal = true;
+    double softmax_scale = 0.0;  // 0: 1 / sqrt(head_dim)
+    QkNormConfig qk_norm;
+    RopeConfig rope;
+    void visit_fields(ConfigVisitor& v);
+    // Throws kConfig naming the key to change: head counts against each other and against P, head_dim
+    // against the kernels and RoPE.
+    void validate(std::int64_t tensor_parallel) const;
+};
+
+// What forward keeps for backward.
+struct AttentionSaved {
+    Tensor x;                // [B, T, C]
+    Tensor qkv;              // [B, T, (H/P + 2 K/P) D], before the norm
+    Tensor q, k;             // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
+    Tensor rstd_q, rstd_k;   // [B, T, H/P], [B, T, K/P]
+    Tensor out;              // [B, T, H/P, D]
+    Tensor lse;              // [B, H/P, T]
+};
+
+// Where the tokens of a batch stand.
+struct SequenceLayout {
+    Tensor positions;                      // [B, T] int32, undefined: 0 .. T-1
+    std::vector<std::int32_t> cu_seqlens;  // see AttentionMask; positions then restart per document
+};
+
+// Keys and values of the tokens generated so far, for decoding.
+struct KvCache {
+    Tensor k, v;  // [B, capacity, K/P, D]
+    std::int64_t length = 0;
+};
+
+class TensorParallelAttention {
+  public:
+    // prefix: of parameter names ("layers.0.attention"): wq, wk, wv, wo, q_gain, k_gain. The grid must
+    // outlive the layer.
+    TensorParallelAttention(const ProcessGrid& grid, const AttentionConfig& config,
+                            std::int64_t width, DType type, const std::string& prefix);
+
+    // Initialises all weights: normal with the given deviations (wo gets its own), gains to gain_init.
+    void initialize(double weight_std, double output_std, std::uint64_t seed);
+
+    // x and y [B, T, C], replicated over TP. stats null: no telemetry.
+    Tensor forward(const Tensor& x, const SequenceLayout& layout, AttentionSaved& saved,
+                   AttentionStats* stats);
+    // dy [B, T, C]; adds to parameter gradients; returns dx.
+    Tensor backward(const Tensor& dy, const SequenceLayout& layout, const AttentionSaved& saved);
+    // Appends x's T tokens to the cache and attends to all of it; forward only.
+    Tensor decode(const Tensor& x, KvCache& cache);
+    KvCache make_cache(std::int64_t batch, std::int64_t capacity) const;
+
+    const AttentionConfig& config() const { return config_; }
+    std::int64_t local_heads() const { return local_heads_; }
+    std::int64_t local_kv_heads() const { return local_kv_heads_; }
+    void collect_parameters(ParameterList& list);
+
+  private:
+    const RopeTable& rope_table(std::int64_t positions);
+
+    const ProcessGrid& grid_;
+    AttentionConfig config_;
+    DType type_;
+    std::int64_t local_heads_;
+    std::int64_t local_kv_heads_;
+    std::unique_ptr<ColumnParallelLinear> qkv_;
+    std::unique_ptr<RowParallelLinear> output_;
+    Parameter q_gain_, k_gain_;  // undefined values when kind is none
+    RopeTable rope_;             // grows to the longest sequence seen
+};
+
+}  // namespace evenkeel

@@ -1,0 +1,21 @@
+# evenkeel_library(NAME SOURCES ... [CUDA_SOURCES ...] [NO_CUDA_SOURCES ...] [LINK ...] [PRIVATE_LINK ...])
+# One library a folder. CUDA_SOURCES are built when there is a CUDA back end, NO_CUDA_SOURCES when there
+# is none: code chooses by file, never by #ifdef.
+function(evenkeel_library name)
+    cmake_parse_arguments(ARG "" "" "SOURCES;CUDA_SOURCES;NO_CUDA_SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+    set(target evenkeel_${name})
+    add_library(${target} STATIC ${ARG_SOURCES})
+    add_library(evenkeel::${name} ALIAS ${target})
+    set_target_properties(${target} PROPERTIES EXPORT_NAME ${name})
+    if(EVENKEEL_HAVE_CUDA)
+        target_sources(${target} PRIVATE ${ARG_CUDA_SOURCES})
+    else()
+        target_sources(${target} PRIVATE ${ARG_NO_CUDA_SOURCES})
+    endif()
+    target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+                                                $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/evenkeel>)
+    target_compile_features(${target} PUBLIC cxx_std_20)
+    target_compile_options(${target} PRIVATE
+        $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Werror=switch -Werror=return-type>)
+    target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK})
+endfunction()

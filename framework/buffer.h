@@ -1,0 +1,36 @@
+// Owned memory on one device. 64-byte aligned on the CPU, so that a cache line or a 512-bit vector
+// never straddles two buffers.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "framework/device.h"
+
+namespace evenkeel {
+
+class Buffer {
+  public:
+    // Uninitialised memory. Throws kNotBuilt for a device that this build lacks.
+    Buffer(std::size_t bytes, Device device);
+    ~Buffer();
+    Buffer(const Buffer&) = delete;
+    Buffer& operator=(const Buffer&) = delete;
+
+    std::byte* data() const { return data_; }
+    std::size_t bytes() const { return bytes_; }
+    Device device() const { return device_; }
+
+    // Bytes held by all living buffers of the device in this process, and their peak since the last
+    // reset: what a memory test or a bench line reads.
+    static std::size_t live_bytes(Device device);
+    static std::size_t peak_bytes(Device device);
+    static void reset_peak(Device device);
+
+  private:
+    std::byte* data_ = nullptr;
+    std::size_t bytes_ = 0;
+    Device device_ = Device::kCpu;
+};
+
+}  // namespace evenkeel

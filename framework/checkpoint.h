@@ -1,0 +1,38 @@
+// A directory of checkpoints, each a directory `step_00000020`, committed atomically: written under a
+// temporary name, files and directory flushed, then renamed. What has the final name is complete.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace evenkeel {
+
+class CheckpointStore {
+  public:
+    // keep: how many of the newest to keep, 0 for all.
+    CheckpointStore(std::string directory, std::int64_t keep);
+
+    // Makes an empty temporary directory for the step and returns its path. Removes what an earlier,
+    // interrupted attempt left.
+    std::string begin(std::int64_t step) const;
+    // Flushes the temporary directory, gives it its final name and returns that path; removes the
+    // oldest beyond `keep`, never the one just written.
+    std::string commit(std::int64_t step) const;
+
+    std::vector<std::int64_t> steps() const;  // committed, ascending
+    std::string path(std::int64_t step) const;
+    // Path of the newest committed checkpoint, or "" when there is none.
+    std::string latest() const;
+
+  private:
+    std::string directory_;
+    std::int64_t keep_;
+};
+
+// Writes the text to a temporary file beside `path`, flushes it and renames it.
+void write_file_atomically(const std::string& path, const std::string& text);
+// The whole file; throws kIo naming it.
+std::string read_file(const std::string& path);
+
+}  // namespace evenkeel

@@ -1,0 +1,110 @@
+#include "framework/parameter.h"
+
+#include "framework/rng.h"
+
+namespace evenkeel {
+
+Sharding Sharding::replicated(int rank, int size) {
+    Sharding sharding;
+    sharding.replicas = size;
+    sharding.replica_index = rank;
+    return sharding;
+}
+
+Sharding Sharding::sharded(int dim, std::int64_t extent, std::int64_t unit, int rank, int size) {
+    EVENKEEL_CHECK(extent % (unit * size) == 0, "Sharding", "extent: got ", extent,
+                   ", want a multiple of ", unit * size, " (", size, " tensor-parallel ranks x ",
+                   unit, ")");
+    Sharding sharding;
+    sharding.kind = Kind::kSharded;
+    sharding.dim = dim;
+    sharding.begin = extent / size * rank;
+    sharding.end = extent / size * (rank + 1);
+    return sharding;
+}
+
+Sharding Sharding::sharded_by_head(int dim, std::int64_t heads, std::int64_t unit, int rank,
+                                   int size) {
+    if (heads >= size) {
+        EVENKEEL_CHECK(heads % size == 0, "Sharding", "heads: got ", heads, ", want a multiple of ",
+                       size, " tensor-parallel ranks");
+        return sharded(dim, heads * unit, unit, rank, size);
+    }
+    EVENKEEL_CHECK(heads > 0 && size % heads == 0, "Sharding", "heads: got ", heads,
+                   ", want a divisor or a multiple of ", size, " tensor-parallel ranks");
+    Sharding sharding;
+    sharding.kind = Kind::kReplicatedInGroup;
+    sharding.dim = dim;
+    sharding.replicas = static_cast<int>(size / heads);
+    sharding.replica_index = rank % sharding.replicas;
+    sharding.begin = rank / sharding.replicas * unit;
+    sharding.end = sharding.begin + unit;
+    return sharding;
+}
+
+Shape Parameter::local_shape() const {
+    Shape shape = global_shape;
+    if (sharding.kind != Sharding::Kind::kReplicated) {
+        shape[sharding.dim] = sharding.end - sharding.begin;
+    }
+    return shape;
+}
+
+void Parameter::refresh_value() const {
+    if (value.raw() != master.raw()) value.copy_from(master);
+}
+
+Parameter make_parameter(const std::string& name, const Shape& global_shape,
+                         const Sharding& sharding, DType dtype) {
+    Parameter parameter;
+    parameter.global_shape = global_shape;
+    parameter.sharding = sharding;
+    const Shape local = parameter.local_shape();
+    return make_parameter(name, global_shape, sharding, Tensor::zeros(local, dtype),
+                          Tensor::zeros(local, DType::kFloat32));
+}
+
+Parameter make_parameter(const std::string& name, const Shape& global_shape,
+                         const Sharding& sharding, const Tensor& value, const Tensor& grad) {
+    Parameter parameter;
+    parameter.name = name;
+    parameter.global_shape = global_shape;
+    parameter.sharding = sharding;
+    const Shape local = parameter.local_shape();
+    check_shape("make_parameter", name.c_str(), value, local);
+    check_shape("make_parameter", name.c_str(), grad, local);
+    parameter.value = value;
+    parameter.grad = grad;
+    parameter.master = value.dtype() == DType::kFloat32 ? value
+                                                        : Tensor::zeros(local, DType::kFloat32);
+    parameter.exp_avg = Tensor::zeros(local, DType::kFloat32);
+    parameter.exp_avg_sq = Tensor::zeros(local, DType::kFloat32);
+    return parameter;
+}
+
+void init_normal(const Parameter& parameter, double standard_deviation, std::uint64_t seed) {
+    const CounterRng rng(seed, purpose(parameter.name));
+    const Shape& global = parameter.global_shape;
+    const bool whole = parameter.sharding.kind == Sharding::Kind::kReplicated;
+    const int dim = whole ? 0 : parameter.sharding.dim;
+    const std::int64_t begin = whole ? 0 : parameter.sharding.begin;
+    std::int64_t outer = 1, inner = 1;
+    for (int i = 0; i < dim; ++i) outer *= global[i];
+    for (std::size_t i = dim + 1; i < global.size(); ++i) inner *= global[i];
+    const std::int64_t local_extent = parameter.local_shape()[dim];
+    float* master = parameter.master.data<float>();
+    for (std::int64_t o = 0; o < outer; ++o) {
+        const std::int64_t first = (o * global[dim] + begin) * inner;
+        for (std::int64_t i = 0; i < local_extent * inner; ++i) {
+            *master++ = static_cast<float>(standard_deviation * rng.normal(first + i));
+        }
+    }
+    parameter.refresh_value();
+}
+
+void init_constant(const Parameter& parameter, float value) {
+    parameter.master.fill(value);
+    parameter.refresh_value();
+}
+
+}  // namespace evenkeel

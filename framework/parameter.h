@@ -1,0 +1,86 @@
+// A trainable tensor and everything that is true of it: how it is cut over the tensor-parallel group,
+// over which ranks its gradient is summed, whether weight decay applies. Declared by the layer that
+// owns it; nothing infers any of this from a name or from the rank of a tensor.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/tensor.h"
+
+namespace evenkeel {
+
+// Which part of a global tensor a tensor-parallel rank holds. Ranks and sizes are those of the
+// tensor-parallel group.
+struct Sharding {
+    enum class Kind {
+        kReplicated,         // every rank holds the whole tensor
+        kSharded,            // size pieces along `dim`, one a rank
+        kReplicatedInGroup,  // fewer pieces than ranks: each piece lives on `replicas` successive ranks
+    };
+    Kind kind = Kind::kReplicated;
+    int dim = 0;             // the cut dimension
+    std::int64_t begin = 0;  // this rank's range of that dimension
+    std::int64_t end = 0;
+    int replicas = 1;       // how many ranks hold these same elements
+    int replica_index = 0;  // which of them this rank is; number 0 is the owner
+
+    // The owner is the one that counts in norms and that writes checkpoints, so every element of the
+    // global tensor has exactly one.
+    bool is_owner() const { return replica_index == 0; }
+
+    static Sharding replicated(int rank, int size);
+    // Even pieces of `extent`, in whole units of `unit` elements. Throws unless size * unit divides
+    // extent.
+    static Sharding sharded(int dim, std::int64_t extent, std::int64_t unit, int rank, int size);
+    // `heads` blocks of `unit` elements along `dim`. heads >= size: size must divide heads; otherwise
+    // heads must divide size and each head is replicated on size / heads successive ranks.
+    static Sharding sharded_by_head(int dim, std::int64_t heads, std::int64_t unit, int rank,
+                                    int size);
+};
+
+// Over which ranks of the tensor-parallel group the local gradient is only a part. (Over the
+// data-parallel group every gradient is averaged.)
+enum class GradientSum {
+    kNone,            // the local gradient is whole: a shard, or a replica that saw the whole input
+    kTensorParallel,  // each rank saw its own heads only: sum over the group
+    kReplicaGroup,    // sum over the ranks that hold the same piece
+};
+
+struct Parameter {
+    std::string name;  // "layers.3.attention.q_gain"
+    Shape global_shape;
+    Sharding sharding;
+    GradientSum gradient_sum = GradientSum::kNone;
+    bool weight_decay = true;
+
+    Tensor value;   // local shape, what forward and backward read: fp32 or bf16
+    Tensor master;  // local shape, fp32: what the optimizer updates; shares value's memory when fp32
+    Tensor grad;    // local shape, fp32: backward adds to it
+    Tensor exp_avg, exp_avg_sq;  // local shape, fp32: AdamW's moments
+
+    Shape local_shape() const;
+    // Rounds master into value; nothing to do when they share memory.
+    void refresh_value() const;
+};
+
+// Memory for a parameter: zero master, gradient and moments, value in the given type.
+Parameter make_parameter(const std::string& name, const Shape& global_shape,
+                         const Sharding& sharding, DType dtype);
+
+// The same when value and grad are slices of a larger fused tensor (W_q in W_qkv): both are local-shape
+// contiguous views that the layer made; fp32 values serve as their own master.
+Parameter make_parameter(const std::string& name, const Shape& global_shape,
+                         const Sharding& sharding, const Tensor& value, const Tensor& grad);
+
+// Fills master (then value) with normal numbers of the given standard deviation, keyed by (seed,
+// parameter name, index in the global tensor): the same weights at any tensor-parallel size.
+void init_normal(const Parameter& parameter, double standard_deviation, std::uint64_t seed);
+void init_constant(const Parameter& parameter, float value);
+
+// Layers own their parameters; everything else sees them through this list, in one order that is the
+// same on all ranks.
+using ParameterList = std::vector<Parameter*>;
+
+}  // namespace evenkeel

@@ -1,0 +1,89 @@
+// The safetensors file format: an 8-byte little-endian header length, a JSON header, raw row-major
+// data. Files are treated as hostile: every length, offset, product and name is checked before use.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/tensor.h"
+
+namespace evenkeel {
+
+struct TensorInfo {
+    std::string name;
+    std::string dtype;  // as in the file: "F32", "BF16", "I64", ...
+    Shape shape;
+    std::uint64_t begin = 0;  // byte range, relative to the data section
+    std::uint64_t end = 0;
+};
+
+using SafetensorsMetadata = std::map<std::string, std::string>;
+
+// Opens and checks a file; reads the header only. Tensor data is read on demand.
+class SafetensorsReader {
+  public:
+    // Throws kIo naming the file and what is wrong with it.
+    explicit SafetensorsReader(const std::string& path);
+    ~SafetensorsReader();
+    SafetensorsReader(const SafetensorsReader&) = delete;
+    SafetensorsReader& operator=(const SafetensorsReader&) = delete;
+
+    const std::string& path() const { return path_; }
+    const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
+    const SafetensorsMetadata& metadata() const { return metadata_; }
+    bool contains(const std::string& name) const;
+    const TensorInfo& info(const std::string& name) const;  // throws kIo when missing
+
+    // Reads [begin, end) of dimension dim of a tensor into `out` (contiguous, that shape, F32 or BF16
+    // converted to out's float type as needed, I32 into int32). Touches only the bytes asked for.
+    void read_slice(const std::string& name, int dim, std::int64_t begin, std::int64_t end,
+                    const Tensor& out) const;
+    void read(const std::string& name, const Tensor& out) const;
+    Tensor read(const std::string& name) const;
+
+  private:
+    std::string path_;
+    int file_ = -1;
+    std::uint64_t data_start_ = 0;
+    std::vector<TensorInfo> tensors_;
+    std::map<std::string, std::size_t> index_;
+    SafetensorsMetadata metadata_;
+};
+
+// Writes a file whose tensors are declared first and whose data comes one tensor at a time, so that no
+// more than one need be in memory. Tensors must be written in the declared order, all of them.
+class SafetensorsWriter {
+  public:
+    struct Declaration {
+        std::string name;
+        DType dtype;
+        Shape shape;
+    };
+    // Throws kIo (no such directory, no permission, no room).
+    SafetensorsWriter(const std::string& path, const std::vector<Declaration>& tensors,
+                      const SafetensorsMetadata& metadata);
+    ~SafetensorsWriter();
+    SafetensorsWriter(const SafetensorsWriter&) = delete;
+    SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
+
+    void write(const std::string& name, const Tensor& tensor);
+    // Flushes to the disk (fsync) and closes. A file without finish() is not valid.
+    void finish();
+
+  private:
+    std::string path_;
+    int file_ = -1;
+    std::vector<Declaration> tensors_;
+    std::size_t next_ = 0;
+};
+
+// Convenience for small files.
+void write_safetensors(const std::string& path,
+                       const std::vector<std::pair<std::string, Tensor>>& tensors,
+                       const SafetensorsMetadata& metadata = {});
+
+}  // namespace evenkeel

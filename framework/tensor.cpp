@@ -1,0 +1,228 @@
+#include "framework/tensor.h"
+
+#include <cstring>
+#include <limits>
+
+#include "framework/dispatch.h"
+
+namespace evenkeel {
+namespace {
+
+Shape contiguous_strides(const Shape& shape) {
+    Shape strides(shape.size());
+    std::int64_t stride = 1;
+    for (int i = static_cast<int>(shape.size()) - 1; i >= 0; --i) {
+        strides[i] = stride;
+        stride *= shape[i];
+    }
+    return strides;
+}
+
+int wrap(int dim, int rank) {
+    EVENKEEL_CHECK(dim >= -rank && dim < rank, "Tensor", "dimension: got ", dim,
+                   ", want one of a tensor of rank ", rank);
+    return dim < 0 ? dim + rank : dim;
+}
+
+// Calls f(offset of a, offset of b, length) for every contiguous run of the innermost dimension.
+template <typename F>
+void for_each_row(const Shape& shape, const Shape& a, const Shape& b, F&& f) {
+    if (num_elements(shape) == 0) return;
+    const int rank = static_cast<int>(shape.size());
+    if (rank == 0) return f(0, 0, 1);
+    const std::int64_t length = shape[rank - 1];
+    Shape index(rank, 0);
+    std::int64_t offset_a = 0, offset_b = 0;
+    while (true) {
+        f(offset_a, offset_b, length);
+        int dim = rank - 2;
+        for (; dim >= 0; --dim) {
+            offset_a += a[dim];
+            offset_b += b[dim];
+            if (++index[dim] < shape[dim]) break;
+            offset_a -= a[dim] * shape[dim];
+            offset_b -= b[dim] * shape[dim];
+            index[dim] = 0;
+        }
+        if (dim < 0) return;
+    }
+}
+
+}  // namespace
+
+std::int64_t num_elements(const Shape& shape) {
+    std::int64_t product = 1;
+    for (std::int64_t size : shape) {
+        EVENKEEL_CHECK(size >= 0, "Shape", "size: got ", size, ", want 0 or more");
+        EVENKEEL_CHECK(!__builtin_mul_overflow(product, size, &product), "Shape",
+                       "more elements than 63 bits can count in ", to_string(shape));
+    }
+    return product;
+}
+
+std::string to_string(const Shape& shape) {
+    std::string text = "[";
+    for (std::size_t i = 0; i < shape.size(); ++i) {
+        text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+    }
+    return text + "]";
+}
+
+Tensor Tensor::uninitialized(const Shape& shape, DType dtype, Device device) {
+    Tensor tensor;
+    tensor.shape_ = shape;
+    tensor.strides_ = contiguous_strides(shape);
+    tensor.dtype_ = dtype;
+    tensor.buffer_ = std::make_shared<Buffer>(
+        static_cast<std::size_t>(num_elements(shape)) * size_of(dtype), device);
+    return tensor;
+}
+
+Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
+    Tensor tensor = uninitialized(shape, dtype, device);
+    if (tensor.numel() > 0) std::memset(tensor.raw(), 0, tensor.bytes());
+    return tensor;
+}
+
+Tensor Tensor::full(const Shape& shape, float value, DType dtype, Device device) {
+    Tensor tensor = uninitialized(shape, dtype, device);
+    tensor.fill(value);
+    return tensor;
+}
+
+std::int64_t Tensor::size(int dim) const { return shape_[wrap(dim, rank())]; }
+std::int64_t Tensor::stride(int dim) const { return strides_[wrap(dim, rank())]; }
+
+bool Tensor::is_contiguous() const {
+    std::int64_t stride = 1;
+    for (int i = rank() - 1; i >= 0; --i) {
+        if (shape_[i] != 1 && strides_[i] != stride) return false;
+        stride *= shape_[i];
+    }
+    return true;
+}
+
+Tensor Tensor::slice(int dim, std::int64_t begin, std::int64_t end) const {
+    dim = wrap(dim, rank());
+    EVENKEEL_CHECK(0 <= begin && begin <= end && end <= shape_[dim], "Tensor::slice", "range: got ",
+                   begin, " to ", end, " of dimension ", dim, ", want inside ", to_string(shape_));
+    Tensor result = *this;
+    result.offset_ += begin * strides_[dim];
+    result.shape_[dim] = end - begin;
+    return result;
+}
+
+Tensor Tensor::view(const Shape& shape) const {
+    EVENKEEL_CHECK(num_elements(shape) == numel(), "Tensor::view", "shape: got ",
+                   to_string(shape), ", want as many elements as ", to_string(shape_));
+    Tensor result = *this;
+    result.shape_ = shape;
+    if (is_contiguous()) {
+        result.strides_ = contiguous_strides(shape);
+        return result;
+    }
+    // Match groups of dimensions of equal size from the last; a group may merge or split only where its
+    // old dimensions follow one another in memory.
+    result.strides_.assign(shape.size(), 0);
+    int from = rank() - 1;
+    int to = static_cast<int>(shape.size()) - 1;
+    while (from >= 0 || to >= 0) {
+        std::int64_t old_size = from >= 0 ? shape_[from] : 1;
+        std::int64_t new_size = to >= 0 ? shape[to] : 1;
+        std::int64_t stride = from >= 0 ? strides_[from] : 1;
+        const std::int64_t base = stride;
+        int new_first = to;
+        while (old_size != new_size) {
+            if (old_size < new_size) {
+                EVENKEEL_CHECK(from > 0 && strides_[from - 1] == strides_[from] * shape_[from],
+                               "Tensor::view", "cannot view ", to_string(shape_), " with strides ",
+                               to_string(strides_), " as ", to_string(shape));
+                old_size *= shape_[--from];
+            } else {
+                EVENKEEL_CHECK(new_first > 0, "Tensor::view", "cannot view ", to_string(shape_),
+                               " with strides ", to_string(strides_), " as ", to_string(shape));
+                new_size *= shape[--new_first];
+            }
+        }
+        stride = base;
+        for (int i = to; i >= new_first && i >= 0; --i) {
+            result.strides_[i] = stride;
+            stride *= shape[i];
+        }
+        --from;
+        to = new_first - 1;
+    }
+    return result;
+}
+
+Tensor Tensor::contiguous() const { return is_contiguous() ? *this : clone(); }
+
+Tensor Tensor::clone() const {
+    Tensor result = uninitialized(shape_, dtype_, device());
+    result.copy_from(*this);
+    return result;
+}
+
+Tensor Tensor::to(DType dtype) const {
+    if (dtype == dtype_) return *this;
+    Tensor result = uninitialized(shape_, dtype, device());
+    result.copy_from(*this);
+    return result;
+}
+
+void Tensor::copy_from(const Tensor& source) const {
+    check_shape("Tensor::copy_from", "source", source, shape_);
+    if (dtype_ == source.dtype_) {
+        const std::size_t element = size_of(dtype_);
+        for_each_row(shape_, strides_, source.strides_,
+                     [&](std::int64_t to, std::int64_t from, std::int64_t length) {
+                         std::memcpy(raw() + to * element, source.raw() + from * element,
+                                     static_cast<std::size_t>(length) * element);
+                     });
+        return;
+    }
+    dispatch_float(dtype_, "Tensor::copy_from", [&]<typename To>() {
+        dispatch_float(source.dtype_, "Tensor::copy_from", [&]<typename From>() {
+            To* to_data = data<To>();
+            const From* from_data = source.data<From>();
+            for_each_row(shape_, strides_, source.strides_,
+                         [&](std::int64_t to, std::int64_t from, std::int64_t length) {
+                             for (std::int64_t i = 0; i < length; ++i) {
+                                 to_data[to + i] = To(static_cast<float>(from_data[from + i]));
+                             }
+                         });
+        });
+    });
+}
+
+void Tensor::fill(float value) const {
+    const auto fill_as = [&]<typename T>(T element) {
+        T* elements = data<T>();
+        for_each_row(shape_, strides_, strides_,
+                     [&](std::int64_t at, std::int64_t, std::int64_t length) {
+                         for (std::int64_t i = 0; i < length; ++i) elements[at + i] = element;
+                     });
+    };
+    switch (dtype_) {
+        case DType::kFloat32:
+            return fill_as(value);
+        case DType::kBFloat16:
+            return fill_as(bfloat16(value));
+        case DType::kInt32:
+            return fill_as(static_cast<std::int32_t>(value));
+    }
+}
+
+void check_shape(const char* op, const char* name, const Tensor& tensor, const Shape& want) {
+    EVENKEEL_CHECK(tensor.defined(), op, name, ": got no tensor, want shape ", to_string(want));
+    EVENKEEL_CHECK(tensor.shape() == want, op, name, ": got shape ", to_string(tensor.shape()),
+                   ", want ", to_string(want));
+}
+
+void check_dtype(const char* op, const char* name, const Tensor& tensor, DType want) {
+    EVENKEEL_CHECK(tensor.defined() && tensor.dtype() == want, op, name, ": got ",
+                   tensor.defined() ? name_of(tensor.dtype()) : "no tensor", ", want ",
+                   name_of(want));
+}
+
+}  // namespace evenkeel

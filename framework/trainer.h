@@ -1,0 +1,101 @@
+// The training loop over an abstract model: batches, gradient accumulation, clipping, schedule, AdamW,
+// evaluation, metrics, checkpoint and resume. It knows nothing of attention or of how ranks talk.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "framework/adamw.h"
+#include "framework/config.h"
+#include "framework/dataset.h"
+#include "framework/metrics.h"
+#include "framework/parameter.h"
+#include "framework/schedule.h"
+
+namespace evenkeel {
+
+// What the loop needs of a model. Every function marked collective is called by all ranks in the same
+// order, and returns the same value on all of them.
+class TrainableModel {
+  public:
+    virtual ~TrainableModel() = default;
+
+    virtual const ParameterList& parameters() = 0;
+
+    // Forward and backward of this rank's part of a micro-batch; adds loss_scale times the gradient of
+    // the mean loss. Collective over tensor-parallel ranks. Returns the unscaled mean loss of the
+    // tokens that this data-parallel rank saw.
+    virtual double forward_backward(const Batch& batch, double loss_scale) = 0;
+    // Forward only: mean loss of this data-parallel rank's tokens.
+    virtual double evaluate(const Batch& batch) = 0;
+
+    // Sums partial gradients over tensor-parallel ranks as each parameter declares and averages over
+    // data-parallel ranks. Collective.
+    virtual void reduce_gradients() = 0;
+    // L2 norm of the whole gradient, every element of every global tensor counted once. Collective.
+    virtual double gradient_norm() = 0;
+    // Mean over the data-parallel ranks. Collective.
+    virtual double data_parallel_mean(double value) = 0;
+
+    // Per-layer, per-head numbers gathered since the last call, over all ranks. Collective.
+    virtual std::vector<MetricTable> head_metrics() = 0;
+
+    // Runs the batch again with every intermediate result checked and names the first layer and tensor
+    // that is not finite, forward or backward; "" when all are finite. Collective.
+    virtual std::string locate_non_finite(const Batch& batch) = 0;
+
+    // Writes or reads parameters and optimizer state; the directory exists. Collective.
+    virtual void save_state(const std::string& directory) = 0;
+    virtual void load_state(const std::string& directory) = 0;
+    // JSON that names the model; a checkpoint with another one is refused.
+    virtual std::string description() const = 0;
+
+    virtual bool is_main_rank() const = 0;  // the one that prints and writes files
+    virtual int data_parallel_rank() const = 0;
+    virtual int data_parallel_size() const = 0;
+    virtual void barrier() = 0;  // collective
+
+    // For the tokens/s and FLOP/s lines: FLOPs of one token forward and backward.
+    virtual double flops_per_token(std::int64_t seq_len) const = 0;
+};
+
+struct TrainerConfig {
+    enum class NonFinite { kEnd, kSkip };
+    std::int64_t steps = 200;
+    std::int64_t batch_size = 16;        // sequences a step, over all data-parallel ranks
+    std::int64_t micro_batch_size = 16;  // sequences a forward pass on one rank
+    std::int64_t seq_len = 256;
+    std::int64_t seed = 1;
+    double clip_norm = 1.0;  // global gradient norm; 0 for none
+    NonFinite non_finite = NonFinite::kEnd;
+    std::int64_t log_interval = 1;         // steps between records in metrics.jsonl
+    std::int64_t eval_interval = 0;        // steps between evaluations; 0: only at the end
+    std::int64_t eval_sequences = 64;      // 0: the whole validation split
+    std::int64_t checkpoint_interval = 0;  // steps between checkpoints; 0: only at the end
+    std::int64_t checkpoint_keep = 2;      // newest checkpoints kept; 0: all
+    std::string run_dir = "runs/default";
+    bool resume = false;            // continue from the newest checkpoint in run_dir, if there is one
+    std::int64_t stop_at_step = 0;  // end (with a checkpoint) after this many steps of `steps`; 0: none
+    void visit_fields(ConfigVisitor& v);
+    void validate(int data_parallel_size) const;  // throws kConfig
+};
+
+struct TrainResult {
+    std::int64_t steps = 0;
+    std::vector<double> losses;  // of the steps run here
+    double validation_loss = 0.0;
+    double tokens_per_second = 0.0;  // median over steps
+    std::string checkpoint;          // path of the last one
+};
+
+// Runs (or resumes) to the end. `config_json` is the resolved configuration, saved with the run.
+TrainResult train(TrainableModel& model, const ByteDataset& data, const TrainerConfig& trainer,
+                  const ScheduleConfig& schedule, const AdamWConfig& optimizer,
+                  const std::string& config_json);
+
+// Mean validation loss over `sequences` sequences spread evenly (0: all). Collective.
+double evaluate(TrainableModel& model, const ByteDataset& data, std::int64_t sequences,
+                std::int64_t micro_batch_size);
+
+}  // namespace evenkeel

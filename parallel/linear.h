@@ -1,0 +1,72 @@
+// Linear layers cut over tensor-parallel ranks (Shoeybi et al. 2019, Megatron-LM, section 3). Weights are
+// [out, in], y = x W^T.
+//
+// B batch, T positions, I input width, O output width, P tensor-parallel size.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "framework/parameter.h"
+#include "parallel/process_grid.h"
+
+namespace evenkeel {
+
+// W is cut by rows: each rank computes its own outputs from the whole input. Several weights that read
+// the same input (q, k, v; gate, up) share one buffer and one product; each remains a Parameter of its
+// own.
+class ColumnParallelLinear {
+  public:
+    struct Part {
+        std::string name;
+        std::int64_t out_features;  // global rows
+        Sharding sharding;          // along dim 0
+        GradientSum gradient_sum = GradientSum::kNone;
+    };
+    // type: of weights and activations. Weights start as zeros.
+    ColumnParallelLinear(const ProcessGrid& grid, const std::vector<Part>& parts,
+                         std::int64_t in_features, DType type);
+
+    std::int64_t local_out_features() const { return weight_.size(0); }
+    // Row range of a part in the local output.
+    std::int64_t part_begin(int part) const { return offsets_[part]; }
+    std::int64_t part_end(int part) const { return offsets_[part + 1]; }
+
+    // x [B, T, I], replicated over TP; returns [B, T, local O], parts side by side.
+    Tensor forward(const Tensor& x) const;
+    // dy [B, T, local O], x as in forward. Adds to the weight gradients; returns dx [B, T, I], summed
+    // over TP.
+    Tensor backward(const Tensor& dy, const Tensor& x);
+
+    const Parameter& part(int index) const { return parts_[index]; }
+    void collect_parameters(ParameterList& list);
+
+  private:
+    const ProcessGrid& grid_;
+    Tensor weight_;         // [local O, I]
+    Tensor weight_grad_;    // [local O, I] fp32
+    std::vector<Parameter> parts_;
+    std::vector<std::int64_t> offsets_;
+};
+
+// W is cut by columns: each rank holds the columns of its own inputs; the products are summed over TP.
+class RowParallelLinear {
+  public:
+    // sharding: along dim 1 of [O, I].
+    RowParallelLinear(const ProcessGrid& grid, const std::string& name, std::int64_t in_features,
+                      std::int64_t out_features, const Sharding& sharding, DType type);
+
+    // x [B, T, local I]; returns y [B, T, O], replicated over TP.
+    Tensor forward(const Tensor& x) const;
+    // dy [B, T, O] replicated; adds to the weight gradient; returns dx [B, T, local I].
+    Tensor backward(const Tensor& dy, const Tensor& x);
+
+    const Parameter& weight() const { return weight_; }
+    void collect_parameters(ParameterList& list);
+
+  private:
+    const ProcessGrid& grid_;
+    Parameter weight_;
+};
+
+}  // namespace evenkeel

@@ -1,0 +1,35 @@
+// MPI's life time, for a program's main. No MPI type appears here.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "parallel/communicator.h"
+
+namespace evenkeel {
+
+class MpiSession {
+  public:
+    // Initialises MPI when the process was started by mpirun or a Slurm launcher (seen from its
+    // environment), or else stays alone: world() is then a SingleCommunicator.
+    // timeout_seconds bounds every later wait.
+    MpiSession(int* argc, char*** argv, double timeout_seconds = 300.0);
+    // Finalises, or, while an exception is in flight, aborts the whole job: finalising would hang.
+    ~MpiSession();
+    MpiSession(const MpiSession&) = delete;
+    MpiSession& operator=(const MpiSession&) = delete;
+
+    Communicator& world() { return *world_; }
+
+    // Prints "rank r: message", ends every rank of the job with this status. Does not return.
+    [[noreturn]] void abort(const char* message, int exit_status);
+
+  private:
+    bool owns_mpi_ = false;
+    std::unique_ptr<Communicator> world_;
+};
+
+// Whether this build can talk to other ranks (no_mpi.cpp says no).
+bool mpi_is_available();
+
+}  // namespace evenkeel

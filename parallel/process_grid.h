@@ -1,0 +1,44 @@
+// Ranks as a grid with a tensor-parallel (TP) and a data-parallel (DP) axis. TP ranks are neighbours:
+// world rank = dp_rank * tp_size + tp_rank.
+#pragma once
+
+#include <memory>
+
+#include "framework/config.h"
+#include "parallel/communicator.h"
+
+namespace evenkeel {
+
+struct ParallelConfig {
+    std::int64_t tensor_parallel = 1;
+    std::int64_t data_parallel = 0;  // 0: all ranks there are, divided by tensor_parallel
+    double timeout_seconds = 300.0;  // longest wait for other ranks
+    void visit_fields(ConfigVisitor& v);
+};
+
+class ProcessGrid {
+  public:
+    // Collective over `world`, which must outlive the grid. Throws kConfig unless tensor_parallel x
+    // data_parallel is the number of ranks; the message says how many ranks to start.
+    ProcessGrid(Communicator& world, const ParallelConfig& config);
+
+    Communicator& world() const { return world_; }
+    Communicator& tensor() const { return *tensor_; }
+    Communicator& data() const { return *data_; }
+    int tp_rank() const { return tensor_->rank(); }
+    int tp_size() const { return tensor_->size(); }
+    int dp_rank() const { return data_->rank(); }
+    int dp_size() const { return data_->size(); }
+    // The TP ranks that hold the same KV head when there are more ranks than KV heads; a group of one
+    // otherwise. Collective over the TP group the first time it is asked for a given number of heads.
+    Communicator& kv_replicas(std::int64_t num_kv_heads) const;
+
+  private:
+    Communicator& world_;
+    std::unique_ptr<Communicator> tensor_;
+    std::unique_ptr<Communicator> data_;
+    mutable std::unique_ptr<Communicator> kv_replicas_;
+    mutable std::int64_t kv_heads_ = 0;
+};
+
+}  // namespace evenkeel
