@@ -39,16 +39,26 @@ struct AttentionStats {
 // sum exp(scaled logits). Rows with no visible key: out 0, lse -inf, left out of the telemetry. NaN in
 // gives NaN out. stats null: no telemetry. Entropy by the online recurrence in log2 units of docs/math.md.
 // The result does not depend on the number of threads.
-void flash_attention_forward(const Tensor& q, const Tensor& k, const Tensor& v,
-                             const AttentionOptions& options, const Tensor& out, const Tensor& lse,
+void flash_attention_forward(const Tensor& q,
+                             const Tensor& k,
+                             const Tensor& v,
+                             const AttentionOptions& options,
+                             const Tensor& out,
+                             const Tensor& lse,
                              AttentionStats* stats);
 
 // Gradients from dout (like out), with probabilities recomputed from lse (Dao 2023, algorithm 2). dq like
 // q, dk and dv like k; overwritten; may be slices of one packed tensor; must not alias inputs. GQA sums
 // over the query heads of a group in fp32. Deterministic.
-void flash_attention_backward(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& out,
-                              const Tensor& lse, const Tensor& dout,
-                              const AttentionOptions& options, const Tensor& dq, const Tensor& dk,
+void flash_attention_backward(const Tensor& q,
+                              const Tensor& k,
+                              const Tensor& v,
+                              const Tensor& out,
+                              const Tensor& lse,
+                              const Tensor& dout,
+                              const AttentionOptions& options,
+                              const Tensor& dq,
+                              const Tensor& dk,
                               const Tensor& dv);
 
 }  // namespace evenkeel

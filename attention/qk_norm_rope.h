@@ -25,18 +25,27 @@ struct QkNormRopeOptions {
 // y like x, may be any strides; may not overlap x unless norm is false. rstd [B, T, N] fp32: 1 / rms, for
 // backward (not touched when norm is false; may then be undefined).
 // A zero row gives zero. Every channel of y is written, those that do not turn included.
-void qk_norm_rope_forward(const Tensor& x, const Tensor& gain, const RopeTable& rope,
-                          const Tensor& positions, const QkNormRopeOptions& options,
-                          const Tensor& y, const Tensor& rstd);
+void qk_norm_rope_forward(const Tensor& x,
+                          const Tensor& gain,
+                          const RopeTable& rope,
+                          const Tensor& positions,
+                          const QkNormRopeOptions& options,
+                          const Tensor& y,
+                          const Tensor& rstd);
 
 // dx from dy (both [B, T, N, D]; dx may alias dy), x and rstd as in forward.
 //   with z = R_t^T dy, u = x rstd:  dgain_c += sum z_c u_c;
 //   dx = rstd ( gain z - u mean(gain z u) )
 // dgain like gain, fp32, added to, in a fixed order (the same bits for any number of threads); undefined
 // when gain is.
-void qk_norm_rope_backward(const Tensor& dy, const Tensor& x, const Tensor& gain,
-                           const Tensor& rstd, const RopeTable& rope, const Tensor& positions,
-                           const QkNormRopeOptions& options, const Tensor& dx,
+void qk_norm_rope_backward(const Tensor& dy,
+                           const Tensor& x,
+                           const Tensor& gain,
+                           const Tensor& rstd,
+                           const RopeTable& rope,
+                           const Tensor& positions,
+                           const QkNormRopeOptions& options,
+                           const Tensor& dx,
                            const Tensor& dgain);
 
 }  // namespace evenkeel

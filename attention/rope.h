@@ -21,13 +21,13 @@ struct RopeConfig {
     double rotary_fraction = 1.0;  // R / D; R must come out even. 0: no rotation
     RopeLayout layout = RopeLayout::kHalfSplit;
     Scaling scaling = Scaling::kNone;
-    double factor = 1.0;                         // linear, llama3, yarn: context extension
-    double low_freq_factor = 1.0;                // llama3
-    double high_freq_factor = 4.0;               // llama3
-    double beta_fast = 32.0;                     // yarn
-    double beta_slow = 1.0;                      // yarn
-    double attention_factor = 0.0;               // yarn; 0: 0.1 ln(factor) + 1
-    std::int64_t original_max_position = 8192;   // llama3, yarn: trained context
+    double factor = 1.0;                        // linear, llama3, yarn: context extension
+    double low_freq_factor = 1.0;               // llama3
+    double high_freq_factor = 4.0;              // llama3
+    double beta_fast = 32.0;                    // yarn
+    double beta_slow = 1.0;                     // yarn
+    double attention_factor = 0.0;              // yarn; 0: 0.1 ln(factor) + 1
+    std::int64_t original_max_position = 8192;  // llama3, yarn: trained context
     void visit_fields(ConfigVisitor& v);
 
     // R for a head width D; throws kConfig unless it is an even number of at most D.
@@ -48,7 +48,9 @@ struct RopeTable {
     std::int64_t rotary_dim = 0;
     RopeLayout layout = RopeLayout::kHalfSplit;
 };
-RopeTable make_rope_table(const RopeConfig& config, std::int64_t head_dim, std::int64_t first,
+RopeTable make_rope_table(const RopeConfig& config,
+                          std::int64_t head_dim,
+                          std::int64_t first,
                           std::int64_t count);
 
 }  // namespace evenkeel

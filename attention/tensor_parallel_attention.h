@@ -51,12 +51,12 @@ struct AttentionConfig {
 
 // What forward keeps for backward.
 struct AttentionSaved {
-    Tensor x;                // [B, T, C]
-    Tensor qkv;              // [B, T, (H/P + 2 K/P) D], before the norm
-    Tensor q, k;             // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
-    Tensor rstd_q, rstd_k;   // [B, T, H/P], [B, T, K/P]
-    Tensor out;              // [B, T, H/P, D]
-    Tensor lse;              // [B, H/P, T]
+    Tensor x;               // [B, T, C]
+    Tensor qkv;             // [B, T, (H/P + 2 K/P) D], before the norm
+    Tensor q, k;            // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
+    Tensor rstd_q, rstd_k;  // [B, T, H/P], [B, T, K/P]
+    Tensor out;             // [B, T, H/P, D]
+    Tensor lse;             // [B, H/P, T]
 };
 
 // Where the tokens of a batch stand.
@@ -75,14 +75,19 @@ class TensorParallelAttention {
   public:
     // prefix: of parameter names ("layers.0.attention"): wq, wk, wv, wo, q_gain, k_gain. The grid must
     // outlive the layer.
-    TensorParallelAttention(const ProcessGrid& grid, const AttentionConfig& config,
-                            std::int64_t width, DType type, const std::string& prefix);
+    TensorParallelAttention(const ProcessGrid& grid,
+                            const AttentionConfig& config,
+                            std::int64_t width,
+                            DType type,
+                            const std::string& prefix);
 
     // Initialises all weights: normal with the given deviations (wo gets its own), gains to gain_init.
     void initialize(double weight_std, double output_std, std::uint64_t seed);
 
     // x and y [B, T, C], replicated over TP. stats null: no telemetry.
-    Tensor forward(const Tensor& x, const SequenceLayout& layout, AttentionSaved& saved,
+    Tensor forward(const Tensor& x,
+                   const SequenceLayout& layout,
+                   AttentionSaved& saved,
                    AttentionStats* stats);
     // dy [B, T, C]; adds to parameter gradients; returns dx.
     Tensor backward(const Tensor& dy, const SequenceLayout& layout, const AttentionSaved& saved);

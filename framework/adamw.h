@@ -22,8 +22,11 @@ struct AdamWConfig {
 //   w -= lr * ( m / (1-b1^step) / (sqrt(v / (1-b2^step)) + eps) + weight_decay * w )
 // then refreshes each value from its master. Gradients are left as they are. Element-wise, so the result
 // depends neither on threads nor on how parameters are sharded.
-void adamw_step(const ParameterList& parameters, const AdamWConfig& config, double lr,
-                double grad_scale, std::int64_t step);
+void adamw_step(const ParameterList& parameters,
+                const AdamWConfig& config,
+                double lr,
+                double grad_scale,
+                std::int64_t step);
 
 // Sets every gradient to zero.
 void zero_gradients(const ParameterList& parameters);

@@ -21,7 +21,9 @@ class ConfigVisitor {
 
     // An enum written as one of `names`, in the order of its values from 0.
     template <typename Enum>
-    void choice(const char* name, Enum& value, std::span<const char* const> names,
+    void choice(const char* name,
+                Enum& value,
+                std::span<const char* const> names,
                 const char* doc) {
         int index = static_cast<int>(value);
         choice_index(name, index, names, doc);
@@ -36,7 +38,9 @@ class ConfigVisitor {
     }
 
   protected:
-    virtual void choice_index(const char* name, int& index, std::span<const char* const> names,
+    virtual void choice_index(const char* name,
+                              int& index,
+                              std::span<const char* const> names,
                               const char* doc) = 0;
     // False skips the section.
     virtual bool begin_section(const char* name, const char* doc) = 0;
@@ -48,10 +52,12 @@ using VisitFields = std::function<void(ConfigVisitor&)>;
 
 // Reads the JSON object in the file (comments allowed), then each "path.to.key=value" override. Throws
 // kConfig (naming file, path, got, want), or kIo when the file can't be read.
-void load_config(const VisitFields& visit, const std::string& path,
+void load_config(const VisitFields& visit,
+                 const std::string& path,
                  const std::vector<std::string>& overrides);
 // The same from JSON text; `origin` names it in messages.
-void parse_config(const VisitFields& visit, const std::string& json_text,
+void parse_config(const VisitFields& visit,
+                  const std::string& json_text,
                   const std::string& origin);
 void apply_override(const VisitFields& visit, const std::string& assignment);
 

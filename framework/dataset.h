@@ -11,7 +11,8 @@
 namespace evenkeel {
 
 struct DataConfig {
-    std::string path;  // a text file, or a directory whose regular text files are joined in name order
+    std::string
+        path;  // a text file, or a directory whose regular text files are joined in name order
     double validation_fraction = 0.05;  // the last part of the text, never trained on
     void visit_fields(ConfigVisitor& v);
 };

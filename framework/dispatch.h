@@ -12,8 +12,8 @@ namespace evenkeel {
 // Calls f.template operator()<T>() with T = float or bfloat16.
 template <typename F>
 decltype(auto) dispatch_float(DType dtype, const char* op, F&& f) {
-    EVENKEEL_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16, op,
-                   "element type: got ", name_of(dtype), ", want fp32 or bf16");
+    EVENKEEL_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16, op, "element type: got ",
+                   name_of(dtype), ", want fp32 or bf16");
     if (dtype == DType::kBFloat16) return std::forward<F>(f).template operator()<bfloat16>();
     return std::forward<F>(f).template operator()<float>();
 }

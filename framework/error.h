@@ -44,10 +44,10 @@ std::string concat(const Args&... args) {
 }  // namespace evenkeel
 
 // Throws Error(code) with "[op] ..." unless the condition holds. Always on, release builds included.
-#define EVENKEEL_CHECK_CODE(condition, code, op, ...)                              \
-    do {                                                                           \
-        if (!(condition)) [[unlikely]]                                             \
-            ::evenkeel::throw_error(code, op, ::evenkeel::concat(__VA_ARGS__));    \
+#define EVENKEEL_CHECK_CODE(condition, code, op, ...)                           \
+    do {                                                                        \
+        if (!(condition)) [[unlikely]]                                          \
+            ::evenkeel::throw_error(code, op, ::evenkeel::concat(__VA_ARGS__)); \
     } while (false)
 #define EVENKEEL_CHECK(condition, op, ...) \
     EVENKEEL_CHECK_CODE(condition, ::evenkeel::ErrorCode::kInvalidArgument, op, __VA_ARGS__)

@@ -23,8 +23,8 @@ Sharding Sharding::sharded(int dim, std::int64_t extent, std::int64_t unit, int 
     return sharding;
 }
 
-Sharding Sharding::sharded_by_head(int dim, std::int64_t heads, std::int64_t unit, int rank,
-                                   int size) {
+Sharding Sharding::sharded_by_head(
+    int dim, std::int64_t heads, std::int64_t unit, int rank, int size) {
     if (heads >= size) {
         EVENKEEL_CHECK(heads % size == 0, "Sharding", "heads: got ", heads, ", want a multiple of ",
                        size, " tensor-parallel ranks");
@@ -54,8 +54,10 @@ void Parameter::refresh_value() const {
     if (value.raw() != master.raw()) value.copy_from(master);
 }
 
-Parameter make_parameter(const std::string& name, const Shape& global_shape,
-                         const Sharding& sharding, DType dtype) {
+Parameter make_parameter(const std::string& name,
+                         const Shape& global_shape,
+                         const Sharding& sharding,
+                         DType dtype) {
     Parameter parameter;
     parameter.global_shape = global_shape;
     parameter.sharding = sharding;
@@ -64,8 +66,11 @@ Parameter make_parameter(const std::string& name, const Shape& global_shape,
                           Tensor::zeros(local, DType::kFloat32));
 }
 
-Parameter make_parameter(const std::string& name, const Shape& global_shape,
-                         const Sharding& sharding, const Tensor& value, const Tensor& grad) {
+Parameter make_parameter(const std::string& name,
+                         const Shape& global_shape,
+                         const Sharding& sharding,
+                         const Tensor& value,
+                         const Tensor& grad) {
     Parameter parameter;
     parameter.name = name;
     parameter.global_shape = global_shape;
@@ -75,8 +80,8 @@ Parameter make_parameter(const std::string& name, const Shape& global_shape,
     check_shape("make_parameter", name.c_str(), grad, local);
     parameter.value = value;
     parameter.grad = grad;
-    parameter.master = value.dtype() == DType::kFloat32 ? value
-                                                        : Tensor::zeros(local, DType::kFloat32);
+    parameter.master =
+        value.dtype() == DType::kFloat32 ? value : Tensor::zeros(local, DType::kFloat32);
     parameter.exp_avg = Tensor::zeros(local, DType::kFloat32);
     parameter.exp_avg_sq = Tensor::zeros(local, DType::kFloat32);
     return parameter;

@@ -36,8 +36,8 @@ struct Sharding {
     static Sharding sharded(int dim, std::int64_t extent, std::int64_t unit, int rank, int size);
     // `heads` blocks of `unit` elements along `dim`. heads >= size: size must divide heads; otherwise
     // heads must divide size and each head is replicated on size / heads successive ranks.
-    static Sharding sharded_by_head(int dim, std::int64_t heads, std::int64_t unit, int rank,
-                                    int size);
+    static Sharding sharded_by_head(
+        int dim, std::int64_t heads, std::int64_t unit, int rank, int size);
 };
 
 // Over which ranks of the tensor-parallel group the local gradient is only a part. (Over the
@@ -55,9 +55,10 @@ struct Parameter {
     GradientSum gradient_sum = GradientSum::kNone;
     bool weight_decay = true;
 
-    Tensor value;   // local shape, what forward and backward read: fp32 or bf16
-    Tensor master;  // local shape, fp32: what the optimizer updates; shares value's memory when fp32
-    Tensor grad;    // local shape, fp32: backward adds to it
+    Tensor value;  // local shape, what forward and backward read: fp32 or bf16
+    Tensor
+        master;   // local shape, fp32: what the optimizer updates; shares value's memory when fp32
+    Tensor grad;  // local shape, fp32: backward adds to it
     Tensor exp_avg, exp_avg_sq;  // local shape, fp32: AdamW's moments
 
     Shape local_shape() const;
@@ -66,13 +67,18 @@ struct Parameter {
 };
 
 // Memory for a parameter: zero master, gradient and moments, value in the given type.
-Parameter make_parameter(const std::string& name, const Shape& global_shape,
-                         const Sharding& sharding, DType dtype);
+Parameter make_parameter(const std::string& name,
+                         const Shape& global_shape,
+                         const Sharding& sharding,
+                         DType dtype);
 
 // The same when value and grad are slices of a larger fused tensor (W_q in W_qkv): both are local-shape
 // contiguous views that the layer made; fp32 values serve as their own master.
-Parameter make_parameter(const std::string& name, const Shape& global_shape,
-                         const Sharding& sharding, const Tensor& value, const Tensor& grad);
+Parameter make_parameter(const std::string& name,
+                         const Shape& global_shape,
+                         const Sharding& sharding,
+                         const Tensor& value,
+                         const Tensor& grad);
 
 // Fills master (then value) with normal numbers of the given standard deviation, keyed by (seed,
 // parameter name, index in the global tensor): the same weights at any tensor-parallel size.

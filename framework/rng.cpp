@@ -31,10 +31,10 @@ std::array<std::uint32_t, 4> philox4x32(std::array<std::uint32_t, 4> counter,
 }
 
 std::array<std::uint32_t, 4> CounterRng::block(std::uint64_t index) const {
-    return philox4x32({static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
-                       static_cast<std::uint32_t>(purpose_),
-                       static_cast<std::uint32_t>(purpose_ >> 32)},
-                      {static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32)});
+    return philox4x32(
+        {static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+         static_cast<std::uint32_t>(purpose_), static_cast<std::uint32_t>(purpose_ >> 32)},
+        {static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32)});
 }
 
 std::uint64_t CounterRng::bits(std::uint64_t index) const {

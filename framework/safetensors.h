@@ -40,7 +40,10 @@ class SafetensorsReader {
 
     // Reads [begin, end) of dimension dim of a tensor into `out` (contiguous, that shape, F32 or BF16
     // converted to out's float type as needed, I32 into int32). Touches only the bytes asked for.
-    void read_slice(const std::string& name, int dim, std::int64_t begin, std::int64_t end,
+    void read_slice(const std::string& name,
+                    int dim,
+                    std::int64_t begin,
+                    std::int64_t end,
                     const Tensor& out) const;
     void read(const std::string& name, const Tensor& out) const;
     Tensor read(const std::string& name) const;
@@ -64,7 +67,8 @@ class SafetensorsWriter {
         Shape shape;
     };
     // Throws kIo (no such directory, no permission, no room).
-    SafetensorsWriter(const std::string& path, const std::vector<Declaration>& tensors,
+    SafetensorsWriter(const std::string& path,
+                      const std::vector<Declaration>& tensors,
                       const SafetensorsMetadata& metadata);
     ~SafetensorsWriter();
     SafetensorsWriter(const SafetensorsWriter&) = delete;

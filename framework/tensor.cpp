@@ -113,8 +113,8 @@ Tensor Tensor::slice(int dim, std::int64_t begin, std::int64_t end) const {
 }
 
 Tensor Tensor::view(const Shape& shape) const {
-    EVENKEEL_CHECK(num_elements(shape) == numel(), "Tensor::view", "shape: got ",
-                   to_string(shape), ", want as many elements as ", to_string(shape_));
+    EVENKEEL_CHECK(num_elements(shape) == numel(), "Tensor::view", "shape: got ", to_string(shape),
+                   ", want as many elements as ", to_string(shape_));
     Tensor result = *this;
     result.shape_ = shape;
     if (is_contiguous()) {

@@ -75,8 +75,9 @@ struct TrainerConfig {
     std::int64_t checkpoint_interval = 0;  // steps between checkpoints; 0: only at the end
     std::int64_t checkpoint_keep = 2;      // newest checkpoints kept; 0: all
     std::string run_dir = "runs/default";
-    bool resume = false;            // continue from the newest checkpoint in run_dir, if there is one
-    std::int64_t stop_at_step = 0;  // end (with a checkpoint) after this many steps of `steps`; 0: none
+    bool resume = false;  // continue from the newest checkpoint in run_dir, if there is one
+    std::int64_t stop_at_step =
+        0;  // end (with a checkpoint) after this many steps of `steps`; 0: none
     void visit_fields(ConfigVisitor& v);
     void validate(int data_parallel_size) const;  // throws kConfig
 };
@@ -90,12 +91,17 @@ struct TrainResult {
 };
 
 // Runs (or resumes) to the end. `config_json` is the resolved configuration, saved with the run.
-TrainResult train(TrainableModel& model, const ByteDataset& data, const TrainerConfig& trainer,
-                  const ScheduleConfig& schedule, const AdamWConfig& optimizer,
+TrainResult train(TrainableModel& model,
+                  const ByteDataset& data,
+                  const TrainerConfig& trainer,
+                  const ScheduleConfig& schedule,
+                  const AdamWConfig& optimizer,
                   const std::string& config_json);
 
 // Mean validation loss over `sequences` sequences spread evenly (0: all). Collective.
-double evaluate(TrainableModel& model, const ByteDataset& data, std::int64_t sequences,
+double evaluate(TrainableModel& model,
+                const ByteDataset& data,
+                std::int64_t sequences,
                 std::int64_t micro_batch_size);
 
 }  // namespace evenkeel

@@ -16,7 +16,6 @@ struct SampleOptions {
 
 // Continues the prompt's bytes ("" starts from a newline) and returns prompt and continuation. The same
 // text on every rank and at any P up to rounding of logits. Collective over TP.
-std::string generate(LanguageModel& model, const std::string& prompt,
-                     const SampleOptions& options);
+std::string generate(LanguageModel& model, const std::string& prompt, const SampleOptions& options);
 
 }  // namespace evenkeel

@@ -24,8 +24,10 @@ class ColumnParallelLinear {
         GradientSum gradient_sum = GradientSum::kNone;
     };
     // type: of weights and activations. Weights start as zeros.
-    ColumnParallelLinear(const ProcessGrid& grid, const std::vector<Part>& parts,
-                         std::int64_t in_features, DType type);
+    ColumnParallelLinear(const ProcessGrid& grid,
+                         const std::vector<Part>& parts,
+                         std::int64_t in_features,
+                         DType type);
 
     std::int64_t local_out_features() const { return weight_.size(0); }
     // Row range of a part in the local output.
@@ -43,8 +45,8 @@ class ColumnParallelLinear {
 
   private:
     const ProcessGrid& grid_;
-    Tensor weight_;         // [local O, I]
-    Tensor weight_grad_;    // [local O, I] fp32
+    Tensor weight_;       // [local O, I]
+    Tensor weight_grad_;  // [local O, I] fp32
     std::vector<Parameter> parts_;
     std::vector<std::int64_t> offsets_;
 };
@@ -53,8 +55,12 @@ class ColumnParallelLinear {
 class RowParallelLinear {
   public:
     // sharding: along dim 1 of [O, I].
-    RowParallelLinear(const ProcessGrid& grid, const std::string& name, std::int64_t in_features,
-                      std::int64_t out_features, const Sharding& sharding, DType type);
+    RowParallelLinear(const ProcessGrid& grid,
+                      const std::string& name,
+                      std::int64_t in_features,
+                      std::int64_t out_features,
+                      const Sharding& sharding,
+                      DType type);
 
     // x [B, T, local I]; returns y [B, T, O], replicated over TP.
     Tensor forward(const Tensor& x) const;

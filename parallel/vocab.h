@@ -14,8 +14,11 @@ namespace evenkeel {
 class VocabParallelEmbedding {
   public:
     // vocab_size must be a multiple of P.
-    VocabParallelEmbedding(const ProcessGrid& grid, const std::string& name,
-                           std::int64_t vocab_size, std::int64_t width, DType type);
+    VocabParallelEmbedding(const ProcessGrid& grid,
+                           const std::string& name,
+                           std::int64_t vocab_size,
+                           std::int64_t width,
+                           DType type);
 
     // tokens [B, T] int32, each in [0, V) (else kInvalidArgument); returns [B, T, C], replicated.
     Tensor forward(const Tensor& tokens) const;
@@ -38,12 +41,17 @@ struct CrossEntropySaved {
 // Mean over tokens of log sum_v exp(z_v) - z_target, in fp32 from the local logits [B, T, V/P] (fp32 or
 // bf16). Two small collectives over TP: the maximum, then (sum of exponentials, target logit). Targets
 // outside [0, V) throw; target -1 is left out of the mean. The same bits on all TP ranks.
-double cross_entropy_forward(const ProcessGrid& grid, const Tensor& logits, const Tensor& targets,
+double cross_entropy_forward(const ProcessGrid& grid,
+                             const Tensor& logits,
+                             const Tensor& targets,
                              CrossEntropySaved& saved);
 // dlogits = (softmax - onehot) * loss_scale / number of counted tokens, over this rank's logits, in
 // the logits' type; may alias logits.
-void cross_entropy_backward(const ProcessGrid& grid, const Tensor& logits, const Tensor& targets,
-                            const CrossEntropySaved& saved, double loss_scale,
+void cross_entropy_backward(const ProcessGrid& grid,
+                            const Tensor& logits,
+                            const Tensor& targets,
+                            const CrossEntropySaved& saved,
+                            double loss_scale,
                             const Tensor& dlogits);
 
 }  // namespace evenkeel
