@@ -35,7 +35,10 @@ struct RopeConfig {
 };
 
 // The R/2 angular frequencies, in double. Linear: Chen et al. 2023 (Position interpolation). Llama 3: the
-// piecewise scaling of that model's release. YaRN: Peng et al. 2023, eq. 23 (NTK-by-parts).
+// piecewise scaling of that model's release. YaRN: Peng et al. 2023, section 3.2 (NTK-by-parts), in the form
+// of that paper's released code, which every published checkpoint uses: the ramp between kept and
+// interpolated pairs is linear in the pair index, its ends rounded outwards to whole pairs. (The paper's
+// text writes it linear in the number of turns; both agree outside the ramp.) Throws kConfig.
 std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t head_dim);
 // What cos and sin are multiplied by: YaRN's temperature (Peng et al. 2023, eq. 22), else 1.
 double rope_magnitude(const RopeConfig& config);
@@ -45,6 +48,7 @@ double rope_magnitude(const RopeConfig& config);
 struct RopeTable {
     Tensor cos, sin;
     std::int64_t first = 0;
+    std::int64_t count = 0;
     std::int64_t rotary_dim = 0;
     RopeLayout layout = RopeLayout::kHalfSplit;
 };
