@@ -41,9 +41,10 @@ class TrainableModel {
     // Per-layer, per-head numbers gathered since the last call, over all ranks. Collective.
     virtual std::vector<MetricTable> head_metrics() = 0;
 
-    // Runs the batch again with every intermediate result checked and names the first layer and tensor
-    // that is not finite, forward or backward; "" when all are finite. Collective.
-    virtual std::string locate_non_finite(const Batch& batch) = 0;
+    // Runs a step's micro-batches on this rank again with every intermediate result checked and names the
+    // first layer and tensor that is not finite, forward or backward, on any rank; "" when all are
+    // finite. Leaves gradients zero. Collective.
+    virtual std::string locate_non_finite(const std::vector<Batch>& batches) = 0;
 
     // Writes or reads parameters and optimizer state; the directory exists. Collective.
     virtual void save_state(const std::string& directory) = 0;
@@ -80,6 +81,8 @@ struct TrainerConfig {
         0;  // end (with a checkpoint) after this many steps of `steps`; 0: none
     void visit_fields(ConfigVisitor& v);
     void validate(int data_parallel_size) const;  // throws kConfig
+    // Micro-batches a step on one rank; gradient accumulation adds them up.
+    std::int64_t accumulation(int data_parallel_size) const;
 };
 
 struct TrainResult {
@@ -87,10 +90,17 @@ struct TrainResult {
     std::vector<double> losses;  // of the steps run here
     double validation_loss = 0.0;
     double tokens_per_second = 0.0;  // median over steps
+    std::int64_t skipped = 0;        // steps without an update, because of a non-finite gradient
     std::string checkpoint;          // path of the last one
 };
 
-// Runs (or resumes) to the end. `config_json` is the resolved configuration, saved with the run.
+// Runs (or resumes) to the end. Writes, by the main rank alone, run_dir/config.json (`config_json`, the
+// resolved configuration), run_dir/metrics.jsonl (a record's step counts from 1) and
+// run_dir/checkpoints/step_*. What a step trains on depends on (seed, global sample index) alone: data-
+// parallel rank d takes the d-th contiguous part of the global batch. Collective; the ranks must see the
+// same run_dir. Throws kConfig when run_dir holds checkpoints and resume is false, or when they are of
+// another model, text, seed or sequence length; kNonFinite when a loss or gradient is not finite and
+// non_finite is kEnd, before the update.
 TrainResult train(TrainableModel& model,
                   const ByteDataset& data,
                   const TrainerConfig& trainer,

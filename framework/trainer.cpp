@@ -1,0 +1,341 @@
+#include "framework/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <optional>
+
+#include "framework/checkpoint.h"
+#include "framework/log.h"
+#include "framework/run_state.h"
+
+namespace evenkeel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string fixed(double value, int digits) {
+    char text[64];
+    std::snprintf(text, sizeof text, "%.*f", digits, value);
+    return text;
+}
+
+std::string duration(double seconds) {
+    const auto whole = static_cast<std::int64_t>(std::ceil(seconds));
+    if (whole < 60) return concat(whole, " s");
+    if (whole < 3600) return concat(whole / 60, " min ", whole % 60, " s");
+    return concat(whole / 3600, " h ", whole % 3600 / 60, " min");
+}
+
+double median(std::vector<double> values) {
+    if (values.empty()) return 0.0;
+    const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+    std::nth_element(values.begin(), middle, values.end());
+    return *middle;
+}
+
+// What decides the course of a run beside model, data and seed. Not where it stops or what it writes.
+std::string settings_json(const TrainerConfig& trainer,
+                          ScheduleConfig schedule,
+                          AdamWConfig optimizer) {
+    TrainerConfig t = trainer;
+    return to_json([&](ConfigVisitor& v) {
+        v.field("steps", t.steps, "");
+        v.field("batch_size", t.batch_size, "");
+        v.field("micro_batch_size", t.micro_batch_size, "");
+        v.field("clip_norm", t.clip_norm, "");
+        v.section("schedule", schedule, "");
+        v.section("optimizer", optimizer, "");
+    });
+}
+
+struct StepOutcome {
+    double loss = 0.0;
+    double grad_norm = 0.0;
+    double lr = 0.0;
+    double seconds = 0.0;
+    bool skipped = false;
+};
+
+class TrainingRun {
+  public:
+    TrainingRun(TrainableModel& model,
+                const ByteDataset& data,
+                const TrainerConfig& config,
+                const ScheduleConfig& schedule,
+                const AdamWConfig& optimizer)
+        : model_(model),
+          data_(data),
+          config_(config),
+          schedule_(schedule),
+          optimizer_(optimizer),
+          sampler_(data.train_sequences(), static_cast<std::uint64_t>(config.seed)),
+          store_(config.run_dir + "/checkpoints", config.checkpoint_keep),
+          accumulation_(config.accumulation(model.data_parallel_size())) {
+        state_.seed = config.seed;
+        state_.seq_len = config.seq_len;
+        state_.fingerprint = data.fingerprint();
+        state_.model = model.description();
+        state_.settings = settings_json(config, schedule, optimizer);
+    }
+
+    TrainResult run(const std::string& config_json);
+
+  private:
+    void start_or_resume();
+    Batch micro_batch(std::int64_t index) const;
+    StepOutcome take_step();
+    void handle_non_finite(const StepOutcome& outcome);
+    void record(const StepOutcome& outcome, std::optional<double> validation_loss, bool last);
+    void show_progress(const MetricRecord& record, bool last);
+    std::string save_checkpoint();
+
+    TrainableModel& model_;
+    const ByteDataset& data_;
+    const TrainerConfig& config_;
+    const ScheduleConfig& schedule_;
+    const AdamWConfig& optimizer_;
+    Sampler sampler_;
+    CheckpointStore store_;
+    std::int64_t accumulation_;
+    RunState state_;
+    std::int64_t first_step_ = 0;
+    std::int64_t end_step_ = 0;
+    std::unique_ptr<MetricWriter> metrics_;  // main rank only
+    Clock::time_point start_ = Clock::now();
+    Clock::time_point last_shown_{};
+};
+
+void TrainingRun::start_or_resume() {
+    const std::string checkpoint = store_.latest();
+    if (!checkpoint.empty()) {
+        EVENKEEL_CHECK_CODE(config_.resume, ErrorCode::kConfig, "train", "trainer.run_dir: got ",
+                            config_.run_dir, ", which holds checkpoints of an earlier run (",
+                            checkpoint,
+                            "), want an empty one; or set trainer.resume to continue that run");
+        const std::string file = checkpoint + "/trainer.json";
+        const RunState saved = parse_run_state(read_file(file), file);
+        check_resumable(saved, state_, checkpoint);
+        const std::string changed = json_difference(state_.settings, saved.settings);
+        if (!changed.empty() && model_.is_main_rank()) {
+            log_warning("resuming with other settings than " + checkpoint +
+                        " was trained with: " + changed);
+        }
+        model_.load_state(checkpoint);
+        state_.step = saved.step;
+        state_.updates = saved.updates;
+        state_.sample = saved.sample;
+        if (model_.is_main_rank()) log_info(concat("resuming from ", checkpoint));
+    }
+    first_step_ = state_.step;
+    end_step_ =
+        config_.stop_at_step > 0 ? std::min(config_.steps, config_.stop_at_step) : config_.steps;
+    model_.barrier();  // all have looked before the main rank writes
+}
+
+// Micro-batch `index` of this rank's part of the step that starts at state_.sample.
+Batch TrainingRun::micro_batch(std::int64_t index) const {
+    const std::int64_t first =
+        state_.sample +
+        model_.data_parallel_rank() * (config_.batch_size / model_.data_parallel_size()) +
+        index * config_.micro_batch_size;
+    std::vector<std::int64_t> sequences(static_cast<std::size_t>(config_.micro_batch_size));
+    for (std::size_t i = 0; i < sequences.size(); ++i) {
+        sequences[i] = sampler_.sequence(first + static_cast<std::int64_t>(i));
+    }
+    return data_.train_batch(sequences);
+}
+
+StepOutcome TrainingRun::take_step() {
+    const auto start = Clock::now();
+    const ParameterList& parameters = model_.parameters();
+    StepOutcome outcome;
+    outcome.lr = learning_rate(schedule_, state_.step, config_.steps);
+    zero_gradients(parameters);
+    const double share = 1.0 / static_cast<double>(accumulation_);
+    for (std::int64_t i = 0; i < accumulation_; ++i) {
+        outcome.loss += share * model_.forward_backward(micro_batch(i), share);
+    }
+    outcome.loss = model_.data_parallel_mean(outcome.loss);
+    model_.reduce_gradients();
+    outcome.grad_norm = model_.gradient_norm();
+    // Both numbers are the same on all ranks, so all decide alike.
+    outcome.skipped = !std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm);
+    if (!outcome.skipped) {
+        const bool clip = config_.clip_norm > 0.0 && outcome.grad_norm > config_.clip_norm;
+        const double scale = clip ? config_.clip_norm / outcome.grad_norm : 1.0;
+        adamw_step(parameters, optimizer_, outcome.lr, scale, ++state_.updates);
+    }
+    outcome.seconds = seconds_since(start);
+    return outcome;
+}
+
+// Names the place; throws when the configuration says so.
+void TrainingRun::handle_non_finite(const StepOutcome& outcome) {
+    std::vector<Batch> batches;
+    for (std::int64_t i = 0; i < accumulation_; ++i) batches.push_back(micro_batch(i));
+    const std::string place = model_.locate_non_finite(batches);
+    const std::string what =
+        concat("step ", state_.step + 1, ": loss ", outcome.loss, ", gradient norm ",
+               outcome.grad_norm, "; the first value that is not finite is in ",
+               place.empty() ? "none of the tensors when the step is run again" : place);
+    if (config_.non_finite == TrainerConfig::NonFinite::kSkip) {
+        if (model_.is_main_rank()) log_warning(what + "; the step is skipped");
+        return;
+    }
+    if (metrics_ != nullptr) {
+        metrics_->write(
+            {state_.step + 1,
+             {{"loss", outcome.loss}, {"lr", outcome.lr}, {"grad_norm", outcome.grad_norm}},
+             {}});
+    }
+    throw_error(ErrorCode::kNonFinite, "train",
+                what + "; no update was made (trainer.non_finite \"skip\" leaves such steps out)");
+}
+
+void TrainingRun::show_progress(const MetricRecord& record, bool last) {
+    if (!last && !log_to_terminal() && seconds_since(last_shown_) < 2.0) return;
+    last_shown_ = Clock::now();
+    std::string line = concat("step ", record.step, "/", config_.steps);
+    for (const auto& [name, value] : record.scalars) {
+        if (name == "loss") line += "  loss " + fixed(value, 4);
+        if (name == "tokens_per_second") line += "  " + fixed(value, 0) + " tokens/s";
+        if (name == "max_logit") line += "  max logit " + fixed(value, 2);
+        if (name == "entropy") line += "  entropy " + fixed(value, 2);
+        if (name == "validation_loss") line += "  validation loss " + fixed(value, 4);
+    }
+    const double per_step = seconds_since(start_) / static_cast<double>(state_.step - first_step_);
+    line += "  left " + duration(per_step * static_cast<double>(end_step_ - state_.step));
+    log_progress(line, last);
+}
+
+void TrainingRun::record(const StepOutcome& outcome,
+                         std::optional<double> validation_loss,
+                         bool last) {
+    MetricRecord record;
+    record.step = state_.step;
+    record.scalars = {
+        {"loss", outcome.loss},
+        {"lr", outcome.lr},
+        {"grad_norm", outcome.grad_norm},
+        {"tokens_per_second",
+         static_cast<double>(config_.batch_size * config_.seq_len) / outcome.seconds}};
+    if (validation_loss.has_value()) {
+        record.scalars.emplace_back("validation_loss", *validation_loss);
+    }
+    record.tables = model_.head_metrics();
+    if (metrics_ == nullptr) return;
+    for (const MetricTable& table : record.tables) {
+        if (table.values.empty()) continue;
+        const auto count = static_cast<double>(table.values.size());
+        const double overall =
+            table.name == "max_logit"
+                ? *std::max_element(table.values.begin(), table.values.end())
+                : std::accumulate(table.values.begin(), table.values.end(), 0.0) / count;
+        record.scalars.emplace_back(table.name, overall);
+    }
+    record.scalars.emplace_back("skipped", static_cast<double>(state_.step - state_.updates));
+    metrics_->write(record);
+    show_progress(record, last);
+}
+
+std::string TrainingRun::save_checkpoint() {
+    const std::string path = store_.path(state_.step);
+    // Only the main rank knows the temporary directory, and only it writes there.
+    const std::string directory = model_.is_main_rank() ? store_.begin(state_.step) : path;
+    model_.save_state(directory);
+    if (model_.is_main_rank()) {
+        write_file_atomically(directory + "/trainer.json", to_json(state_));
+        store_.commit(state_.step);
+    }
+    model_.barrier();
+    return path;
+}
+
+TrainResult TrainingRun::run(const std::string& config_json) {
+    start_or_resume();
+    if (model_.is_main_rank()) {
+        std::error_code ignored;  // writing the file reports the reason
+        std::filesystem::create_directories(config_.run_dir, ignored);
+        write_file_atomically(config_.run_dir + "/config.json", config_json);
+        metrics_ = std::make_unique<MetricWriter>(config_.run_dir, state_.step + 1);
+    }
+    const auto due = [&](std::int64_t interval) {
+        return interval > 0 && state_.step % interval == 0;
+    };
+    TrainResult result;
+    std::vector<double> rates;
+    start_ = Clock::now();
+    while (state_.step < end_step_) {
+        const StepOutcome outcome = take_step();
+        if (outcome.skipped) handle_non_finite(outcome);
+        ++state_.step;
+        state_.sample += config_.batch_size;
+
+        const bool last = state_.step == end_step_;
+        std::optional<double> validation_loss;
+        if (last || due(config_.eval_interval)) {
+            validation_loss =
+                evaluate(model_, data_, config_.eval_sequences, config_.micro_batch_size);
+            result.validation_loss = *validation_loss;
+        }
+        if (last || validation_loss.has_value() || due(config_.log_interval)) {
+            record(outcome, validation_loss, last);
+        }
+        if (last || due(config_.checkpoint_interval)) result.checkpoint = save_checkpoint();
+        result.losses.push_back(outcome.loss);
+        rates.push_back(static_cast<double>(config_.batch_size * config_.seq_len) /
+                        outcome.seconds);
+    }
+    if (result.losses.empty()) {  // resumed at the end
+        result.validation_loss =
+            evaluate(model_, data_, config_.eval_sequences, config_.micro_batch_size);
+        result.checkpoint = store_.path(state_.step);
+    }
+    result.steps = static_cast<std::int64_t>(result.losses.size());
+    result.tokens_per_second = median(rates);
+    result.skipped = state_.step - state_.updates;
+    return result;
+}
+
+}  // namespace
+
+TrainResult train(TrainableModel& model,
+                  const ByteDataset& data,
+                  const TrainerConfig& trainer,
+                  const ScheduleConfig& schedule,
+                  const AdamWConfig& optimizer,
+                  const std::string& config_json) {
+    trainer.validate(model.data_parallel_size());
+    return TrainingRun(model, data, trainer, schedule, optimizer).run(config_json);
+}
+
+double evaluate(TrainableModel& model,
+                const ByteDataset& data,
+                std::int64_t sequences,
+                std::int64_t micro_batch_size) {
+    const std::int64_t available = data.validation_sequences();
+    const std::int64_t count = sequences == 0 ? available : std::min(sequences, available);
+    // A contiguous part for each data-parallel rank; parts may differ by one sequence.
+    const std::int64_t ranks = model.data_parallel_size(), rank = model.data_parallel_rank();
+    const std::int64_t end = count * (rank + 1) / ranks;
+    double sum = 0.0;
+    for (std::int64_t first = count * rank / ranks; first < end; first += micro_batch_size) {
+        std::vector<std::int64_t> batch;
+        for (std::int64_t i = first; i < std::min(end, first + micro_batch_size); ++i) {
+            batch.push_back(i * available / count);
+        }
+        sum += static_cast<double>(batch.size()) * model.evaluate(data.validation_batch(batch));
+    }
+    return model.data_parallel_mean(sum) * static_cast<double>(ranks) / static_cast<double>(count);
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,56 @@
+#include <algorithm>
+
+#include "model/model_config.h"
+
+namespace evenkeel {
+namespace {
+
+// Elements of one layer's matrices.
+std::int64_t layer_matrix_elements(const ModelConfig& config) {
+    const AttentionConfig& a = config.attention;
+    const std::int64_t qkv_and_output =
+        (2 * a.num_heads + 2 * a.num_kv_heads) * a.head_dim * config.width;
+    const std::int64_t matrices = config.activation == Activation::kSwiGlu ? 3 : 2;
+    return qkv_and_output + matrices * config.width * config.feed_forward_width;
+}
+
+std::int64_t layer_gain_elements(const ModelConfig& config) {
+    const AttentionConfig& a = config.attention;
+    std::int64_t gains = 2 * config.width;
+    if (a.qk_norm.kind == QkNormConfig::Kind::kNone) return gains;
+    return gains + (a.qk_norm.gain == QkNormConfig::Gain::kPerHeadChannel
+                        ? (a.num_heads + a.num_kv_heads) * a.head_dim
+                        : 2 * a.head_dim);
+}
+
+// Keys that the queries of a sequence of T see, on average.
+double mean_visible_keys(const AttentionConfig& config, std::int64_t seq_len) {
+    const std::int64_t reach = config.window > 0 ? config.window : seq_len;
+    double pairs = 0.0;
+    for (std::int64_t t = 0; t < seq_len; ++t) {
+        const std::int64_t first = std::max<std::int64_t>(0, t - reach + 1);
+        const std::int64_t last = config.causal ? t : std::min(seq_len - 1, t + reach - 1);
+        pairs += static_cast<double>(last - first + 1);
+    }
+    return seq_len == 0 ? 0.0 : pairs / static_cast<double>(seq_len);
+}
+
+}  // namespace
+
+std::int64_t parameter_count(const ModelConfig& config) {
+    const std::int64_t embeddings =
+        (config.tied_embeddings ? 1 : 2) * config.vocab_size * config.width;
+    return embeddings + config.width +
+           config.num_layers * (layer_matrix_elements(config) + layer_gain_elements(config));
+}
+
+double flops_per_token(const ModelConfig& config, std::int64_t seq_len) {
+    const AttentionConfig& a = config.attention;
+    const double matrices = static_cast<double>(config.num_layers * layer_matrix_elements(config) +
+                                                config.vocab_size * config.width);
+    const double per_pair = 12.0 * static_cast<double>(a.num_heads * a.head_dim);
+    return 6.0 * matrices +
+           static_cast<double>(config.num_layers) * per_pair * mean_visible_keys(a, seq_len);
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,36 @@
+// Per-head max logit and entropy, gathered over the forward passes of a model.
+//
+// L layers, H query heads, P tensor-parallel size.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/flash_attention.h"
+#include "framework/metrics.h"
+#include "parallel/process_grid.h"
+
+namespace evenkeel {
+
+class HeadStatistics {
+  public:
+    HeadStatistics(std::int64_t num_layers, std::int64_t local_heads);
+
+    // Memory for one layer's statistics, [H/P] each.
+    AttentionStats make_stats() const;
+    // Takes in one layer's statistics of a pass over `rows` tokens.
+    void add(std::size_t layer, const AttentionStats& stats, std::int64_t rows);
+    // "max_logit" and "entropy" over all ranks, [L, H], of what was added since the last call; empty if
+    // nothing was. Collective.
+    std::vector<MetricTable> reduce(const ProcessGrid& grid);
+
+  private:
+    void clear();
+    std::int64_t num_layers_;
+    std::int64_t local_heads_;
+    Tensor max_logit_;    // [L, H/P]
+    Tensor entropy_sum_;  // [L, H/P], weighted by rows
+    std::int64_t rows_ = 0;
+};
+
+}  // namespace evenkeel

@@ -1,0 +1,56 @@
+// Saving, loading and describing a language model.
+#include "framework/run_state.h"
+#include "framework/safetensors.h"
+#include "model/language_model.h"
+#include "parallel/sharded_state.h"
+
+namespace evenkeel {
+namespace {
+
+// The metadata key under which model.safetensors carries the description.
+constexpr const char* kModelKey = "model";
+
+std::string config_json(ModelConfig config) {
+    return to_json([&](ConfigVisitor& v) { config.visit_fields(v); });
+}
+
+}  // namespace
+
+std::string LanguageModel::description() const {
+    ModelConfig described = config_;
+    described.telemetry = true;  // watching changes nothing
+    return config_json(described);
+}
+
+void LanguageModel::save_state(const std::string& directory) {
+    save_parameters(grid_, parameters_, directory, {{kModelKey, description()}});
+}
+
+// The description is checked before the tensors: what differs in the configuration says more than a shape.
+void LanguageModel::check_same_model(const std::string& directory) const {
+    const SafetensorsReader reader(directory + "/model.safetensors");
+    const auto found = reader.metadata().find(kModelKey);
+    if (found == reader.metadata().end()) return;  // from elsewhere: shapes and names must do
+    ModelConfig saved;
+    parse_config([&](ConfigVisitor& v) { saved.visit_fields(v); }, found->second, reader.path());
+    // The weights are the same whatever these are.
+    saved.type = config_.type;
+    saved.telemetry = config_.telemetry;
+    saved.init_std = config_.init_std;
+    saved.max_seq_len = config_.max_seq_len;
+    const std::string difference = json_difference(config_json(saved), config_json(config_));
+    EVENKEEL_CHECK_CODE(difference.empty(), ErrorCode::kConfig, "load", reader.path(),
+                        " holds another model: ", difference);
+}
+
+void LanguageModel::load_state(const std::string& directory) {
+    check_same_model(directory);
+    load_parameters(grid_, parameters_, directory, true);
+}
+
+void LanguageModel::load_weights(const std::string& directory) {
+    check_same_model(directory);
+    load_parameters(grid_, parameters_, directory, false);
+}
+
+}  // namespace evenkeel
