@@ -1,5 +1,6 @@
 // A directory of checkpoints, each a directory `step_00000020`, committed atomically: written under a
-// temporary name, files and directory flushed, then renamed. What has the final name is complete.
+// temporary name, files and directory flushed, then renamed. What has the final name is complete. Other
+// entries of the directory are left alone. Failures are kIo and name the path.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ class CheckpointStore {
     // Makes an empty temporary directory for the step and returns its path. Removes what an earlier,
     // interrupted attempt left.
     std::string begin(std::int64_t step) const;
-    // Flushes the temporary directory, gives it its final name and returns that path; removes the
-    // oldest beyond `keep`, never the one just written.
+    // Flushes the temporary directory, gives it its final name (replacing an earlier checkpoint of that
+    // step) and returns that path; removes the oldest beyond `keep`, never the one just written.
     std::string commit(std::int64_t step) const;
 
     std::vector<std::int64_t> steps() const;  // committed, ascending
@@ -26,6 +27,8 @@ class CheckpointStore {
     std::string latest() const;
 
   private:
+    void remove_unfinished() const;
+    void remove_old(std::int64_t just_written) const;
     std::string directory_;
     std::int64_t keep_;
 };

@@ -50,8 +50,9 @@ class ConfigVisitor {
 // What the functions below need of a root configuration: [&](ConfigVisitor& v) { c.visit_fields(v); }.
 using VisitFields = std::function<void(ConfigVisitor&)>;
 
-// Reads the JSON object in the file (comments allowed), then each "path.to.key=value" override. Throws
-// kConfig (naming file, path, got, want), or kIo when the file can't be read.
+// Reads the JSON object in the file (comments allowed), then each "path.to.key=value" override. Keys that
+// are not there keep their values. Throws kConfig naming file, path, got and want, also for a key that is
+// there twice and for a file that can't be read.
 void load_config(const VisitFields& visit,
                  const std::string& path,
                  const std::vector<std::string>& overrides);
@@ -59,6 +60,7 @@ void load_config(const VisitFields& visit,
 void parse_config(const VisitFields& visit,
                   const std::string& json_text,
                   const std::string& origin);
+// "trainer.steps=100". Strings and choices need no quotes.
 void apply_override(const VisitFields& visit, const std::string& assignment);
 
 // The resolved values as indented JSON, keys in declaration order.

@@ -1,0 +1,79 @@
+// One pass over memory: a block's moments and master stay in the first-level cache from the first read
+// to the rounding of its value. Reads 16 and writes 12 bytes an element, 2 more for a bf16 value.
+//
+// Built with -ffp-contract=off: an element gets the same bits in a vector body, in a loop's remainder
+// and at any vector width.
+#include "framework/adamw_cpu.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#if defined(__x86_64__)
+#define EVENKEEL_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
+#else
+#define EVENKEEL_CLONES
+#endif
+
+namespace evenkeel::cpu {
+namespace {
+
+constexpr std::int64_t kBlock = 2048;  // 4 fp32 arrays: 32 KiB
+
+struct Block {
+    const Parameter* parameter;
+    std::int64_t begin, end;
+};
+
+EVENKEEL_CLONES
+void update_rows(std::int64_t count,
+                 const float* __restrict__ grad,
+                 float* __restrict__ exp_avg,
+                 float* __restrict__ exp_avg_sq,
+                 float* __restrict__ master,
+                 const AdamWScalars s,
+                 float decay) {
+    for (std::int64_t i = 0; i < count; ++i) {
+        const float g = grad[i] * s.grad_scale;
+        const float m = s.beta1 * exp_avg[i] + s.one_minus_beta1 * g;
+        const float v = s.beta2 * exp_avg_sq[i] + s.one_minus_beta2 * (g * g);
+        const float w = master[i];
+        exp_avg[i] = m;
+        exp_avg_sq[i] = v;
+        master[i] = w - (s.step_size * m / (std::sqrt(v) * s.root_scale + s.epsilon) + decay * w);
+    }
+}
+
+EVENKEEL_CLONES
+void round_rows(std::int64_t count, const float* __restrict__ from, bfloat16* __restrict__ to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = bfloat16(from[i]);
+}
+
+void update_block(const Block& block, const AdamWScalars& scalars) {
+    const Parameter& p = *block.parameter;
+    const std::int64_t count = block.end - block.begin;
+    float* master = p.master.data<float>() + block.begin;
+    update_rows(count, p.grad.data<float>() + block.begin, p.exp_avg.data<float>() + block.begin,
+                p.exp_avg_sq.data<float>() + block.begin, master, scalars,
+                p.weight_decay ? scalars.decay : 0.0f);
+    if (p.value.dtype() == DType::kBFloat16) {
+        round_rows(count, master, p.value.data<bfloat16>() + block.begin);
+    }
+}
+
+}  // namespace
+
+void adamw_step(const ParameterList& parameters, const AdamWScalars& scalars) {
+    std::vector<Block> blocks;
+    for (const Parameter* parameter : parameters) {
+        const std::int64_t count = parameter->master.numel();
+        for (std::int64_t begin = 0; begin < count; begin += kBlock) {
+            blocks.push_back({parameter, begin, std::min(begin + kBlock, count)});
+        }
+    }
+    const auto num_blocks = static_cast<std::int64_t>(blocks.size());
+#pragma omp parallel for schedule(static)
+    for (std::int64_t i = 0; i < num_blocks; ++i) update_block(blocks[i], scalars);
+}
+
+}  // namespace evenkeel::cpu

@@ -1,0 +1,22 @@
+// The names a configuration has, and what to say about one it has not.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace evenkeel {
+
+struct ConfigNames {
+    std::vector<std::string> keys;      // full paths in declaration order
+    std::vector<std::string> sections;  // likewise
+
+    bool is_key(const std::string& path) const;
+    bool is_section(const std::string& path) const;
+    // "did you mean schedule.peak_lr?" when one is near enough, else what its section holds.
+    std::string advice(const std::string& unknown) const;
+};
+
+// Fewest insertions, deletions, substitutions and swaps of neighbours that turn a into b.
+int edit_distance(const std::string& a, const std::string& b);
+
+}  // namespace evenkeel

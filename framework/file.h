@@ -1,0 +1,44 @@
+// A file descriptor that closes itself, and whose every failure is kIo with the path and the system's
+// reason ("No space left on device").
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+namespace evenkeel {
+
+class File {
+  public:
+    File() = default;
+    static File open_for_reading(const std::string& path);
+    static File create(const std::string& path);  // or truncates
+    ~File();
+    File(File&& other) noexcept;
+    File& operator=(File&& other) noexcept;
+
+    bool is_open() const { return descriptor_ >= 0; }
+    const std::string& path() const { return path_; }
+    std::uint64_t size() const;
+
+    void write(const void* data, std::size_t bytes);
+    // Exactly that many bytes from that offset; callable from several threads.
+    void read_at(void* data, std::size_t bytes, std::uint64_t offset) const;
+    // What is left from the current position; at most `limit` bytes.
+    std::string read_rest(std::uint64_t limit = ~0ull);
+
+    void sync() const;  // to the disk
+    void close();       // reports what the destructor must swallow
+
+  private:
+    File(const std::string& path, int flags);
+    int descriptor_ = -1;
+    std::string path_;
+};
+
+// Makes renames and new names in a directory durable.
+void sync_directory(const std::string& path);
+// Directory part of a path, "." when there is none.
+std::string parent_directory(const std::string& path);
+
+}  // namespace evenkeel
