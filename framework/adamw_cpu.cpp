@@ -9,11 +9,7 @@
 #include <cmath>
 #include <vector>
 
-#if defined(__x86_64__)
-#define EVENKEEL_CLONES __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define EVENKEEL_CLONES
-#endif
+#include "framework/convert.h"
 
 namespace evenkeel::cpu {
 namespace {
@@ -25,14 +21,14 @@ struct Block {
     std::int64_t begin, end;
 };
 
-EVENKEEL_CLONES
-void update_rows(std::int64_t count,
-                 const float* __restrict__ grad,
-                 float* __restrict__ exp_avg,
-                 float* __restrict__ exp_avg_sq,
-                 float* __restrict__ master,
-                 const AdamWScalars s,
-                 float decay) {
+__attribute__((target_clones("avx512f", "avx2", "default"))) void update_rows(
+    std::int64_t count,
+    const float* __restrict__ grad,
+    float* __restrict__ exp_avg,
+    float* __restrict__ exp_avg_sq,
+    float* __restrict__ master,
+    const AdamWScalars s,
+    float decay) {
     for (std::int64_t i = 0; i < count; ++i) {
         const float g = grad[i] * s.grad_scale;
         const float m = s.beta1 * exp_avg[i] + s.one_minus_beta1 * g;
@@ -44,11 +40,6 @@ void update_rows(std::int64_t count,
     }
 }
 
-EVENKEEL_CLONES
-void round_rows(std::int64_t count, const float* __restrict__ from, bfloat16* __restrict__ to) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = bfloat16(from[i]);
-}
-
 void update_block(const Block& block, const AdamWScalars& scalars) {
     const Parameter& p = *block.parameter;
     const std::int64_t count = block.end - block.begin;
@@ -57,7 +48,7 @@ void update_block(const Block& block, const AdamWScalars& scalars) {
                 p.exp_avg_sq.data<float>() + block.begin, master, scalars,
                 p.weight_decay ? scalars.decay : 0.0f);
     if (p.value.dtype() == DType::kBFloat16) {
-        round_rows(count, master, p.value.data<bfloat16>() + block.begin);
+        narrow(master, p.value.data<bfloat16>() + block.begin, count);
     }
 }
 
