@@ -1,10 +1,13 @@
 // Collective operations over a group of ranks. All ranks of a group call the same operations in the same
 // order with the same sizes.
 //
-// Sums: elements are added in fp32 whatever their type, in rank order 0, 1, .., size-1, and rounded once,
-// so the result is the same bits on every rank and in every run. bf16 travels as bf16. Element counts may
-// exceed 2^31. Every wait has a deadline; when it passes, the operation throws kMpi and names the
-// operation, its sequence number and the ranks that did not answer.
+// Sums: elements are added in fp32 whatever their float type, in rank order 0, 1, .., size-1, and rounded
+// once, so the result is the same bits on every rank and in every run. bf16 travels as bf16. A maximum
+// with a NaN in it is NaN. Element counts may exceed 2^31. Every wait has a deadline; when it passes, the
+// operation throws kMpi and names the operation, its sequence number and the ranks that did not answer.
+// After that the group is of no further use.
+//
+// Tensors are contiguous and of one type (else kInvalidArgument); they may be empty.
 #pragma once
 
 #include <cstdint>
@@ -32,11 +35,12 @@ class Communicator {
     virtual int rank() const = 0;
     virtual int size() const = 0;
 
-    // In place over all ranks. fp32, bf16; int32 for kMax and kSum too.
+    // In place over all ranks. fp32, bf16, int32.
     virtual void all_reduce(const Tensor& tensor, ReduceOp op) = 0;
     // input: [size, ...] contiguous, one block a rank; output: the sum over ranks of block rank().
     virtual void reduce_scatter(const Tensor& input, const Tensor& output) = 0;
-    // input: one contiguous block; output: [size, ...], the blocks in rank order.
+    // input: one contiguous block; output: [size, ...], the blocks in rank order. input may be its own
+    // block of output.
     virtual void all_gather(const Tensor& input, const Tensor& output) = 0;
     virtual void broadcast(const Tensor& tensor, int root) = 0;
     // Blocks of one rank to another: the tensor's elements, contiguous.
@@ -44,10 +48,11 @@ class Communicator {
     virtual void receive(const Tensor& tensor, int source) = 0;
     virtual void barrier() = 0;
 
-    // Ranks with the same colour form a new group, ordered by their rank here. Collective.
+    // Ranks with the same colour form a new group, ordered by their rank here. Collective. The group this
+    // one was made from must outlive it.
     virtual std::unique_ptr<Communicator> split(int color) = 0;
 
-    double all_reduce_scalar(double value, ReduceOp op);  // exact: doubles, summed in rank order
+    double all_reduce_scalar(double value, ReduceOp op);  // doubles, summed in rank order
 
     CommunicationCounts& counts() { return counts_; }
 

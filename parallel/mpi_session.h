@@ -1,7 +1,6 @@
 // MPI's life time, for a program's main. No MPI type appears here.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "parallel/communicator.h"
@@ -11,17 +10,20 @@ namespace evenkeel {
 class MpiSession {
   public:
     // Initialises MPI when the process was started by mpirun or a Slurm launcher (seen from its
-    // environment), or else stays alone: world() is then a SingleCommunicator.
-    // timeout_seconds bounds every later wait.
+    // environment) with more than one rank, or else stays alone: world() is then a group of one.
+    // timeout_seconds bounds every later wait. Throws kMpi when the launcher started several processes
+    // that MPI does not know of (an mpirun of another MPI), kNotBuilt in a build without MPI.
     MpiSession(int* argc, char*** argv, double timeout_seconds = 300.0);
-    // Finalises, or, while an exception is in flight, aborts the whole job: finalising would hang.
+    // Finalises, or, while an exception is in flight or after a failed operation, aborts the whole job:
+    // finalising would hang.
     ~MpiSession();
     MpiSession(const MpiSession&) = delete;
     MpiSession& operator=(const MpiSession&) = delete;
 
     Communicator& world() { return *world_; }
 
-    // Prints "rank r: message", ends every rank of the job with this status. Does not return.
+    // Prints "rank r: message", ends every rank of the job with this status. Does not return. Ranks above 0
+    // hold back for a moment, so that what every rank finds wrong is said once, by rank 0.
     [[noreturn]] void abort(const char* message, int exit_status);
 
   private:

@@ -1,0 +1,32 @@
+// What every Communicator demands of its arguments, and counts. Internal.
+#pragma once
+
+#include "parallel/communicator.h"
+
+namespace evenkeel {
+
+inline void check_block(const char* op, const char* name, const Tensor& tensor) {
+    EVENKEEL_CHECK(tensor.defined(), op, name, ": got no tensor");
+    EVENKEEL_CHECK(tensor.device() == Device::kCpu, op, name, ": got ", name_of(tensor.device()),
+                   ", want cpu");
+    EVENKEEL_CHECK(tensor.is_contiguous(), op, name, ": got shape ", to_string(tensor.shape()),
+                   " with strides ", to_string(tensor.strides()), ", want a contiguous tensor");
+}
+
+// `whole` holds `size` blocks of block's size.
+inline void check_blocks(
+    const char* op, const char* block_name, const Tensor& block, const Tensor& whole, int size) {
+    check_block(op, "input", block);
+    check_block(op, "output", whole);
+    EVENKEEL_CHECK(block.dtype() == whole.dtype(), op, "element types: got ",
+                   name_of(block.dtype()), " and ", name_of(whole.dtype()), ", want the same");
+    EVENKEEL_CHECK(block.numel() * size == whole.numel(), op, block_name, ": got ", block.numel(),
+                   " elements, want a ", size, "th of ", whole.numel());
+}
+
+inline void check_peer(const char* op, const char* name, int peer, const Communicator& group) {
+    EVENKEEL_CHECK(0 <= peer && peer < group.size(), op, name, ": got rank ", peer,
+                   ", want one of a group of ", group.size());
+}
+
+}  // namespace evenkeel

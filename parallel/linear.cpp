@@ -1,0 +1,109 @@
+#include "parallel/linear.h"
+
+#include "framework/gemm.h"
+#include "parallel/tensor_reduce.h"
+
+namespace evenkeel {
+namespace {
+
+// [B, T, width] as [B*T, width].
+Tensor as_rows(const char* op, const char* name, const Tensor& x, std::int64_t width) {
+    EVENKEEL_CHECK(x.defined() && x.rank() == 3, op, name, ": got ",
+                   x.defined() ? to_string(x.shape()) : "no tensor", ", want [B, T, ", width, "]");
+    check_shape(op, name, x, {x.size(0), x.size(1), width});
+    return x.view({x.size(0) * x.size(1), width});
+}
+
+// y = x W^T.
+Tensor multiply(const Tensor& x, const Tensor& rows, const Tensor& weight) {
+    const Tensor y = Tensor::uninitialized({x.size(0), x.size(1), weight.size(0)}, weight.dtype());
+    gemm(rows, weight, y.view({rows.size(0), weight.size(0)}), {.transpose_b = true});
+    return y;
+}
+
+// dW += dy^T x; returns dx = dy W.
+Tensor multiply_backward(const Tensor& dy,
+                         const Tensor& dy_rows,
+                         const Tensor& x_rows,
+                         const Tensor& weight,
+                         const Tensor& weight_grad) {
+    gemm(dy_rows, x_rows, weight_grad, {.transpose_a = true, .accumulate = true});
+    const Tensor dx =
+        Tensor::uninitialized({dy.size(0), dy.size(1), weight.size(1)}, weight.dtype());
+    gemm(dy_rows, weight, dx.view({dy_rows.size(0), weight.size(1)}));
+    return dx;
+}
+
+}  // namespace
+
+ColumnParallelLinear::ColumnParallelLinear(const ProcessGrid& grid,
+                                           const std::vector<Part>& parts,
+                                           std::int64_t in_features,
+                                           DType type)
+    : grid_(grid), offsets_{0} {
+    for (const Part& part : parts) {
+        const Sharding& sharding = part.sharding;
+        const bool whole = sharding.kind == Sharding::Kind::kReplicated;
+        EVENKEEL_CHECK(whole || sharding.dim == 0, "ColumnParallelLinear", part.name,
+                       ": got a cut along dimension ", sharding.dim, ", want 0");
+        offsets_.push_back(offsets_.back() +
+                           (whole ? part.out_features : sharding.end - sharding.begin));
+    }
+    weight_ = Tensor::zeros({offsets_.back(), in_features}, type);
+    weight_grad_ = Tensor::zeros({offsets_.back(), in_features}, DType::kFloat32);
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+        parts_.push_back(make_parameter(parts[i].name, {parts[i].out_features, in_features},
+                                        parts[i].sharding,
+                                        weight_.slice(0, offsets_[i], offsets_[i + 1]),
+                                        weight_grad_.slice(0, offsets_[i], offsets_[i + 1])));
+        parts_.back().gradient_sum = parts[i].gradient_sum;
+    }
+}
+
+Tensor ColumnParallelLinear::forward(const Tensor& x) const {
+    return multiply(x, as_rows("ColumnParallelLinear::forward", "x", x, weight_.size(1)), weight_);
+}
+
+Tensor ColumnParallelLinear::backward(const Tensor& dy, const Tensor& x) {
+    constexpr const char* kOp = "ColumnParallelLinear::backward";
+    const Tensor dx =
+        multiply_backward(dy, as_rows(kOp, "dy", dy, weight_.size(0)),
+                          as_rows(kOp, "x", x, weight_.size(1)), weight_, weight_grad_);
+    sum_partial_products(grid_, dx);
+    return dx;
+}
+
+void ColumnParallelLinear::collect_parameters(ParameterList& list) {
+    for (Parameter& part : parts_) list.push_back(&part);
+}
+
+RowParallelLinear::RowParallelLinear(const ProcessGrid& grid,
+                                     const std::string& name,
+                                     std::int64_t in_features,
+                                     std::int64_t out_features,
+                                     const Sharding& sharding,
+                                     DType type)
+    : grid_(grid), weight_(make_parameter(name, {out_features, in_features}, sharding, type)) {
+    EVENKEEL_CHECK(sharding.kind == Sharding::Kind::kSharded && sharding.dim == 1,
+                   "RowParallelLinear", name,
+                   ": the weight must be cut along dimension 1, one piece a rank");
+}
+
+Tensor RowParallelLinear::forward(const Tensor& x) const {
+    const Tensor& weight = weight_.value;
+    const Tensor y =
+        multiply(x, as_rows("RowParallelLinear::forward", "x", x, weight.size(1)), weight);
+    sum_partial_products(grid_, y);
+    return y;
+}
+
+Tensor RowParallelLinear::backward(const Tensor& dy, const Tensor& x) {
+    constexpr const char* kOp = "RowParallelLinear::backward";
+    const Tensor& weight = weight_.value;
+    return multiply_backward(dy, as_rows(kOp, "dy", dy, weight.size(0)),
+                             as_rows(kOp, "x", x, weight.size(1)), weight, weight_.grad);
+}
+
+void RowParallelLinear::collect_parameters(ParameterList& list) { list.push_back(&weight_); }
+
+}  // namespace evenkeel

@@ -1,0 +1,323 @@
+// Collectives from point-to-point messages, so that the order of summation is ours (rank order, the same
+// bits on all ranks), bf16 travels as bf16, and every wait has a deadline and a name.
+//
+// all_reduce: up to kDirectBytes, every rank sends everything to every other and sums for itself: one
+// step. Beyond that, each rank sums one piece (reduce-scatter) and sends the result to the others
+// (all-gather): 2 (P-1)/P of the data each way, the least there is.
+#include "parallel/mpi_communicator.h"
+
+#include <mpi.h>
+#include <sched.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <vector>
+
+#include "parallel/collective_checks.h"
+#include "parallel/reduce_kernels.h"
+
+namespace evenkeel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::int64_t kDirectBytes = 64 << 10;
+constexpr int kSpins = 200;             // tests of the requests before the first yield
+constexpr int kCollectiveTags = 30000;  // tags 0 .. for collectives, by sequence number
+constexpr int kPointToPointTag = 30001;
+
+std::atomic<std::int64_t> max_message_bytes{1 << 30};
+std::atomic<bool> failed{false};
+
+void check_mpi(int status, const char* op) {
+    if (status == MPI_SUCCESS) return;
+    failed = true;
+    char text[MPI_MAX_ERROR_STRING];
+    int length = 0;
+    MPI_Error_string(status, text, &length);
+    throw_error(ErrorCode::kMpi, op, std::string(text, static_cast<std::size_t>(length)));
+}
+
+class MpiCommunicator final : public Communicator {
+  public:
+    MpiCommunicator(MPI_Comm comm, double timeout_seconds)
+        : comm_(comm), timeout_seconds_(timeout_seconds) {
+        MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+        MPI_Comm_rank(comm_, &rank_);
+        MPI_Comm_size(comm_, &size_);
+        sources_.resize(static_cast<std::size_t>(size_));
+    }
+    ~MpiCommunicator() override {
+        // Freeing is collective: not while this rank is leaving alone.
+        if (!failed && std::uncaught_exceptions() == 0) MPI_Comm_free(&comm_);
+    }
+    MpiCommunicator(const MpiCommunicator&) = delete;
+    MpiCommunicator& operator=(const MpiCommunicator&) = delete;
+
+    int rank() const override { return rank_; }
+    int size() const override { return size_; }
+
+    void all_reduce(const Tensor& tensor, ReduceOp op) override {
+        check_block("all_reduce", "tensor", tensor);
+        count(counts_.all_reduces, tensor.bytes());
+        begin("all_reduce");
+        if (tensor.numel() == 0) return;
+        if (static_cast<std::int64_t>(tensor.bytes()) <= kDirectBytes) {
+            exchange_all(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()));
+            reduce_blocks(tensor.dtype(), op, sources_.data(), size_, tensor.raw(), tensor.numel());
+            return;
+        }
+        const std::int64_t element = static_cast<std::int64_t>(size_of(tensor.dtype()));
+        const auto piece = [&](int owner) { return piece_of(tensor.numel(), size_, owner); };
+        std::byte* data = tensor.raw();
+        const Range mine = piece(rank_);
+        reduce_pieces(tensor.dtype(), op, data, data + mine.begin * element, piece);
+        for (int step = 1; step < size_; ++step) {
+            const int from = peer_before(step);
+            receive_bytes(data + piece(from).begin * element, piece(from).size() * element, from);
+        }
+        for (int step = 1; step < size_; ++step) {
+            send_bytes(data + mine.begin * element, mine.size() * element, peer_after(step));
+        }
+        wait();
+    }
+
+    void reduce_scatter(const Tensor& input, const Tensor& output) override {
+        check_blocks("reduce_scatter", "output", output, input, size_);
+        count(counts_.reduce_scatters, input.bytes());
+        begin("reduce_scatter");
+        const std::int64_t block = output.numel();
+        if (block == 0) return;
+        reduce_pieces(input.dtype(), ReduceOp::kSum, input.raw(), output.raw(), [&](int owner) {
+            return Range{block * owner, block * (owner + 1)};
+        });
+    }
+
+    void all_gather(const Tensor& input, const Tensor& output) override {
+        check_blocks("all_gather", "input", input, output, size_);
+        count(counts_.all_gathers, output.bytes());
+        begin("all_gather");
+        const std::int64_t bytes = static_cast<std::int64_t>(input.bytes());
+        if (bytes == 0) return;
+        std::byte* mine = output.raw() + bytes * rank_;
+        if (mine != input.raw()) std::memcpy(mine, input.raw(), input.bytes());
+        for (int step = 1; step < size_; ++step) {
+            const int from = peer_before(step);
+            receive_bytes(output.raw() + bytes * from, bytes, from);
+        }
+        for (int step = 1; step < size_; ++step) send_bytes(mine, bytes, peer_after(step));
+        wait();
+    }
+
+    void broadcast(const Tensor& tensor, int root) override {
+        check_block("broadcast", "tensor", tensor);
+        check_peer("broadcast", "root", root, *this);
+        count(counts_.broadcasts, tensor.bytes());
+        begin("broadcast");
+        const std::int64_t bytes = static_cast<std::int64_t>(tensor.bytes());
+        if (bytes == 0) return;
+        if (rank_ == root) {
+            for (int step = 1; step < size_; ++step) {
+                send_bytes(tensor.raw(), bytes, peer_after(step));
+            }
+        } else {
+            receive_bytes(tensor.raw(), bytes, root);
+        }
+        wait();
+    }
+
+    void send(const Tensor& tensor, int destination) override {
+        check_block("send", "tensor", tensor);
+        check_peer("send", "destination", destination, *this);
+        begin_point_to_point("send", destination);
+        send_bytes(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()), destination);
+        wait();
+    }
+
+    void receive(const Tensor& tensor, int source) override {
+        check_block("receive", "tensor", tensor);
+        check_peer("receive", "source", source, *this);
+        begin_point_to_point("receive", source);
+        receive_bytes(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()), source);
+        wait();
+    }
+
+    void barrier() override {
+        begin("barrier");
+        exchange_all(nullptr, 0);
+    }
+
+    std::unique_ptr<Communicator> split(int color) override {
+        // MPI_Comm_split has no deadline: make sure by ours that everyone is there.
+        begin("split");
+        exchange_all(nullptr, 0);
+        MPI_Comm part = MPI_COMM_NULL;
+        check_mpi(MPI_Comm_split(comm_, color, rank_, &part), "split");
+        return std::make_unique<MpiCommunicator>(part, timeout_seconds_);
+    }
+
+  protected:
+    void all_reduce_doubles(double* values, std::int64_t n, ReduceOp op) override {
+        const std::int64_t bytes = n * static_cast<std::int64_t>(sizeof(double));
+        count(counts_.all_reduces, static_cast<std::size_t>(bytes));
+        begin("all_reduce of doubles");
+        exchange_all(reinterpret_cast<std::byte*>(values), bytes);
+        reduce_doubles(op, reinterpret_cast<const double* const*>(sources_.data()), size_, values,
+                       n);
+    }
+
+  private:
+    void count(std::int64_t& operations, std::size_t bytes) {
+        ++operations;
+        counts_.bytes += static_cast<std::int64_t>(bytes);
+    }
+
+    // Peers in an order in which no rank is everyone's first.
+    int peer_after(int step) const { return (rank_ + step) % size_; }
+    int peer_before(int step) const { return (rank_ - step + size_) % size_; }
+
+    void begin(const char* op) {
+        op_ = op;
+        tag_ = static_cast<int>(sequence_ % kCollectiveTags);
+        ++sequence_;
+        refuse_after_failure();
+    }
+    void begin_point_to_point(const char* op, int peer) {
+        EVENKEEL_CHECK(peer != rank_, op, "rank: got this rank itself, ", peer);
+        op_ = op;
+        tag_ = kPointToPointTag;
+        refuse_after_failure();
+    }
+    void refuse_after_failure() const {
+        EVENKEEL_CHECK_CODE(!failed, ErrorCode::kMpi, op_,
+                            "an earlier operation between ranks has failed");
+    }
+
+    // Every rank's block to every rank; sources_ then points at them in rank order, this rank's own in
+    // place.
+    void exchange_all(std::byte* data, std::int64_t bytes) {
+        std::byte* staging = stage(bytes * (size_ - 1));
+        for (int step = 1; step < size_; ++step) {
+            std::byte* block = staging + bytes * (step - 1);
+            sources_[static_cast<std::size_t>(peer_before(step))] = block;
+            receive_bytes(block, bytes, peer_before(step));
+        }
+        sources_[static_cast<std::size_t>(rank_)] = data;
+        for (int step = 1; step < size_; ++step) send_bytes(data, bytes, peer_after(step));
+        wait();
+    }
+
+    // Sends every other rank its piece of data and reduces this rank's piece of all ranks into out, which
+    // may be that piece of data itself.
+    template <typename Piece>
+    void reduce_pieces(DType dtype, ReduceOp op, std::byte* data, std::byte* out, Piece&& piece) {
+        const std::int64_t element = static_cast<std::int64_t>(size_of(dtype));
+        const Range mine = piece(rank_);
+        std::byte* staging = stage(mine.size() * element * (size_ - 1));
+        for (int step = 1; step < size_; ++step) {
+            std::byte* block = staging + mine.size() * element * (step - 1);
+            sources_[static_cast<std::size_t>(peer_before(step))] = block;
+            receive_bytes(block, mine.size() * element, peer_before(step));
+        }
+        sources_[static_cast<std::size_t>(rank_)] = data + mine.begin * element;
+        for (int step = 1; step < size_; ++step) {
+            const Range theirs = piece(peer_after(step));
+            send_bytes(data + theirs.begin * element, theirs.size() * element, peer_after(step));
+        }
+        wait();
+        reduce_blocks(dtype, op, sources_.data(), size_, out, mine.size());
+    }
+
+    std::byte* stage(std::int64_t bytes) {
+        if (static_cast<std::int64_t>(staging_.bytes()) < bytes) {
+            staging_ = Tensor();
+            staging_ = Tensor::uninitialized({(bytes + 3) / 4}, DType::kInt32);
+        }
+        return staging_.raw();
+    }
+
+    void send_bytes(const std::byte* data, std::int64_t bytes, int peer) {
+        for_each_message(bytes, max_message_bytes, [&](std::int64_t offset, std::int64_t length) {
+            check_mpi(MPI_Isend(data + offset, static_cast<int>(length), MPI_BYTE, peer, tag_,
+                                comm_, new_request(peer)),
+                      op_);
+        });
+    }
+    void receive_bytes(std::byte* data, std::int64_t bytes, int peer) {
+        for_each_message(bytes, max_message_bytes, [&](std::int64_t offset, std::int64_t length) {
+            check_mpi(MPI_Irecv(data + offset, static_cast<int>(length), MPI_BYTE, peer, tag_,
+                                comm_, new_request(peer)),
+                      op_);
+        });
+    }
+    MPI_Request* new_request(int peer) {
+        peers_.push_back(peer);
+        return &requests_.emplace_back(MPI_REQUEST_NULL);
+    }
+
+    // Completes all requests made since the last wait.
+    void wait() {
+        const auto start = Clock::now();
+        int done = 0;
+        for (std::int64_t round = 0;; ++round) {
+            check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
+                                  MPI_STATUSES_IGNORE),
+                      op_);
+            if (done) break;
+            if (round < kSpins) continue;
+            sched_yield();  // there may be more ranks than cores
+            const std::chrono::duration<double> waited = Clock::now() - start;
+            if (waited.count() > timeout_seconds_) throw_timeout();
+        }
+        requests_.clear();
+        peers_.clear();
+    }
+
+    [[noreturn]] void throw_timeout() {
+        failed = true;
+        std::vector<bool> missing(static_cast<std::size_t>(size_), false);
+        for (std::size_t i = 0; i < requests_.size(); ++i) {
+            int done = 0;
+            MPI_Test(&requests_[i], &done, MPI_STATUS_IGNORE);
+            if (!done) missing[static_cast<std::size_t>(peers_[i])] = true;
+        }
+        std::string ranks;
+        for (int peer = 0; peer < size_; ++peer) {
+            if (missing[static_cast<std::size_t>(peer)]) {
+                ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+            }
+        }
+        throw_error(ErrorCode::kMpi, op_,
+                    concat("operation ", sequence_, " of a group of ", size_, " ranks: rank ",
+                           rank_, " waited ", timeout_seconds_, " s for rank ", ranks,
+                           "; it has failed, hangs, or needs a longer timeout_seconds"));
+    }
+
+    MPI_Comm comm_;
+    double timeout_seconds_;
+    int rank_ = 0;
+    int size_ = 1;
+    std::int64_t sequence_ = 0;
+    const char* op_ = "";
+    int tag_ = 0;
+    std::vector<MPI_Request> requests_;
+    std::vector<int> peers_;  // whom each request waits for
+    std::vector<const std::byte*> sources_;
+    Tensor staging_ = Tensor::uninitialized({0}, DType::kInt32);
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_mpi_world(double timeout_seconds) {
+    MPI_Comm comm = MPI_COMM_NULL;
+    check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
+    return std::make_unique<MpiCommunicator>(comm, timeout_seconds);
+}
+
+bool mpi_has_failed() { return failed; }
+
+std::int64_t set_max_message_bytes(std::int64_t bytes) { return max_message_bytes.exchange(bytes); }
+
+}  // namespace evenkeel

@@ -1,0 +1,26 @@
+// A build without MPI: one process.
+#include <cstdio>
+#include <cstdlib>
+
+#include "parallel/launch_environment.h"
+#include "parallel/mpi_session.h"
+
+namespace evenkeel {
+
+MpiSession::MpiSession(int*, char***, double) : world_(make_single_communicator()) {
+    EVENKEEL_CHECK_CODE(launched_processes() <= 1, ErrorCode::kNotBuilt, "MpiSession",
+                        "the launcher started ", launched_processes(),
+                        " processes, but this build has no MPI: configure with -DEVENKEEL_MPI=ON");
+}
+
+MpiSession::~MpiSession() = default;
+
+void MpiSession::abort(const char* message, int exit_status) {
+    std::fprintf(stderr, "%s\n", message);
+    std::fflush(nullptr);
+    std::_Exit(exit_status);
+}
+
+bool mpi_is_available() { return false; }
+
+}  // namespace evenkeel

@@ -1,0 +1,75 @@
+#include "parallel/process_grid.h"
+
+namespace evenkeel {
+
+void ParallelConfig::visit_fields(ConfigVisitor& v) {
+    v.field("tensor_parallel", tensor_parallel,
+            "ranks that share every layer (heads, MLP width, vocabulary)");
+    v.field("data_parallel", data_parallel,
+            "copies of the model that split the batch; 0: all ranks divided by tensor_parallel");
+    v.field("timeout_seconds", timeout_seconds,
+            "longest wait for another rank before the job ends with an error");
+}
+
+namespace {
+
+constexpr const char* kOp = "ProcessGrid";
+
+void check_positive(const ParallelConfig& config) {
+    EVENKEEL_CHECK_CODE(config.tensor_parallel >= 1, ErrorCode::kConfig, kOp,
+                        "parallel.tensor_parallel: got ", config.tensor_parallel,
+                        ", want 1 or more");
+    EVENKEEL_CHECK_CODE(config.data_parallel >= 0, ErrorCode::kConfig, kOp,
+                        "parallel.data_parallel: got ", config.data_parallel, ", want 0 or more");
+}
+
+// The data-parallel size, once both axes multiply to the number of ranks.
+int checked_data_parallel(std::int64_t ranks, const ParallelConfig& config) {
+    check_positive(config);
+    const std::int64_t tp = config.tensor_parallel;
+    if (config.data_parallel == 0) {
+        EVENKEEL_CHECK_CODE(ranks % tp == 0, ErrorCode::kConfig, kOp, "tensor_parallel = ", tp,
+                            ", but ", ranks, ranks == 1 ? " rank was" : " ranks were",
+                            " started: use mpirun -np ", (ranks / tp + 1) * tp,
+                            " or set parallel.tensor_parallel=", ranks);
+        return static_cast<int>(ranks / tp);
+    }
+    const std::int64_t wanted = tp * config.data_parallel;
+    EVENKEEL_CHECK_CODE(
+        wanted == ranks, ErrorCode::kConfig, kOp, "tensor_parallel x data_parallel = ", tp, " x ",
+        config.data_parallel, " = ", wanted, ", but ", ranks,
+        ranks == 1 ? " rank was" : " ranks were", " started: use mpirun -np ", wanted,
+        ranks % tp == 0 ? concat(" or set parallel.data_parallel=", ranks / tp)
+        : ranks % config.data_parallel == 0
+            ? concat(" or set parallel.tensor_parallel=", ranks / config.data_parallel)
+            : std::string());
+    return static_cast<int>(config.data_parallel);
+}
+
+}  // namespace
+
+ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config) : world_(world) {
+    checked_data_parallel(world.size(), config);
+    const int tp = static_cast<int>(config.tensor_parallel);
+    tensor_ = world.split(world.rank() / tp);
+    data_ = world.split(world.rank() % tp);
+}
+
+Communicator& ProcessGrid::kv_replicas(std::int64_t num_kv_heads) const {
+    EVENKEEL_CHECK(num_kv_heads > 0, "kv_replicas", "num_kv_heads: got ", num_kv_heads,
+                   ", want 1 or more");
+    if (kv_replicas_ && kv_heads_ == num_kv_heads) return *kv_replicas_;
+    if (num_kv_heads >= tp_size()) {
+        kv_replicas_ = make_single_communicator();
+    } else {
+        EVENKEEL_CHECK(tp_size() % num_kv_heads == 0, "kv_replicas", "num_kv_heads: got ",
+                       num_kv_heads, ", want a divisor or a multiple of ", tp_size(),
+                       " tensor-parallel ranks");
+        const int replicas = tp_size() / static_cast<int>(num_kv_heads);
+        kv_replicas_ = tensor_->split(tp_rank() / replicas);
+    }
+    kv_heads_ = num_kv_heads;
+    return *kv_replicas_;
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,63 @@
+#include "parallel/communicator.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/compare.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::same_bits;
+
+class SingleCommunicatorTest : public ::testing::Test {
+  protected:
+    std::unique_ptr<Communicator> group_ = make_single_communicator();
+};
+
+TEST_F(SingleCommunicatorTest, EveryCollectiveIsTheIdentity) {
+    for (DType type : {DType::kFloat32, DType::kBFloat16, DType::kInt32}) {
+        const Tensor want = Tensor::full({3, 5}, 7.0f, type);
+        const Tensor x = want.clone(), y = Tensor::zeros({1, 3, 5}, type);
+        group_->all_reduce(x, ReduceOp::kSum);
+        group_->all_reduce(x, ReduceOp::kMax);
+        group_->broadcast(x, 0);
+        EXPECT_TRUE(same_bits(x, want));
+        group_->all_gather(x, y);
+        EXPECT_TRUE(same_bits(y.view({3, 5}), want));
+        x.zero();
+        group_->reduce_scatter(y, x);
+        EXPECT_TRUE(same_bits(x, want));
+    }
+    EXPECT_EQ(group_->all_reduce_scalar(1.5, ReduceOp::kSum), 1.5);
+    group_->barrier();
+    EXPECT_EQ(group_->split(3)->size(), 1);
+}
+
+TEST_F(SingleCommunicatorTest, CountsWhatItIsAskedFor) {
+    const Tensor x = Tensor::zeros({4}, DType::kBFloat16);
+    group_->all_reduce(x, ReduceOp::kSum);
+    group_->all_gather(x, Tensor::zeros({1, 4}, DType::kBFloat16));
+    group_->broadcast(x, 0);
+    group_->all_reduce_scalar(1, ReduceOp::kMax);
+    EXPECT_EQ(group_->counts().all_reduces, 2);
+    EXPECT_EQ(group_->counts().all_gathers, 1);
+    EXPECT_EQ(group_->counts().broadcasts, 1);
+    EXPECT_EQ(group_->counts().bytes, 32);
+}
+
+TEST_F(SingleCommunicatorTest, RejectsWhatManyRanksWouldReject) {
+    const Tensor strided = Tensor::zeros({4, 6}, DType::kFloat32).slice(1, 0, 3);
+    EXPECT_THROW(group_->all_reduce(strided, ReduceOp::kSum), Error);
+    EXPECT_THROW(group_->all_reduce(Tensor(), ReduceOp::kSum), Error);
+    EXPECT_THROW(group_->broadcast(Tensor::zeros({1}, DType::kFloat32), 1), Error);
+    EXPECT_THROW(group_->send(Tensor::zeros({1}, DType::kFloat32), 0), Error);
+    EXPECT_THROW(group_->all_gather(Tensor::zeros({2}, DType::kFloat32),
+                                    Tensor::zeros({1, 3}, DType::kFloat32)),
+                 Error);
+    EXPECT_THROW(group_->all_gather(Tensor::zeros({2}, DType::kFloat32),
+                                    Tensor::zeros({1, 2}, DType::kBFloat16)),
+                 Error);
+}
+
+}  // namespace
+}  // namespace evenkeel
