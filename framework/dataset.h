@@ -11,8 +11,9 @@
 namespace evenkeel {
 
 struct DataConfig {
-    std::string
-        path;  // a text file, or a directory whose regular text files are joined in name order
+    // A text file, or a directory whose regular text files (not those of its directories, no links, no
+    // files with NUL bytes) are joined in name order.
+    std::string path;
     double validation_fraction = 0.05;  // the last part of the text, never trained on
     void visit_fields(ConfigVisitor& v);
 };
@@ -24,8 +25,9 @@ struct Batch {
 
 class ByteDataset {
   public:
-    // Reads the text into memory. Throws kConfig or kIo naming the path when it is missing, unreadable,
-    // empty, binary only, or shorter than one sequence of seq_len + 1 in either split.
+    // Reads the text into memory. Throws kConfig naming the path and what to change when it is missing,
+    // empty, binary only, or shorter than one sequence of seq_len + 1 in either split; kIo when it can't
+    // be read.
     ByteDataset(const DataConfig& config, std::int64_t seq_len);
 
     std::int64_t vocab_size() const { return 256; }
@@ -39,7 +41,8 @@ class ByteDataset {
     // A hash of the text and the split: a resumed run checks that its data are the same.
     std::uint64_t fingerprint() const { return fingerprint_; }
 
-    // Copies whole sequences, by number, of one split.
+    // Copies whole sequences, by number, of one split. Sequence s starts at byte s * seq_len; the last
+    // target of one is the first token of the next.
     Batch train_batch(const std::vector<std::int64_t>& sequences) const;
     Batch validation_batch(const std::vector<std::int64_t>& sequences) const;
 
@@ -52,7 +55,9 @@ class ByteDataset {
     const std::string& text() const { return text_; }
 
   private:
-    Batch make_batch(std::size_t first_byte, const std::vector<std::int64_t>& sequences) const;
+    Batch make_batch(std::size_t first_byte,
+                     std::int64_t num_sequences,
+                     const std::vector<std::int64_t>& sequences) const;
     std::string text_;
     std::size_t split_ = 0;
     std::int64_t seq_len_ = 0;

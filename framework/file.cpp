@@ -31,6 +31,7 @@ File::File(const std::string& path, int flags) : path_(path) {
 
 File File::open_for_reading(const std::string& path) { return File(path, O_RDONLY); }
 File File::create(const std::string& path) { return File(path, O_WRONLY | O_CREAT | O_TRUNC); }
+File File::append(const std::string& path) { return File(path, O_WRONLY | O_CREAT | O_APPEND); }
 
 File::~File() {
     if (descriptor_ >= 0) ::close(descriptor_);

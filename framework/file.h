@@ -13,6 +13,7 @@ class File {
     File() = default;
     static File open_for_reading(const std::string& path);
     static File create(const std::string& path);  // or truncates
+    static File append(const std::string& path);  // or creates
     ~File();
     File(File&& other) noexcept;
     File& operator=(File&& other) noexcept;

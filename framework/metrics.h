@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <fstream>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "framework/file.h"
 
 namespace evenkeel {
 
@@ -25,24 +25,27 @@ struct MetricRecord {
     std::vector<MetricTable> tables;
 };
 
-// Appends to DIR/metrics.jsonl and DIR/events.out.tfevents.*; flushes each record. With resume_step >= 0,
-// records of that step and later are dropped from metrics.jsonl first.
+// Appends to DIR/metrics.jsonl and to a new DIR/events.out.tfevents.*; every record is handed to the
+// system before write returns. With resume_step >= 0, records of that step and later are dropped from
+// metrics.jsonl first, and so is a last line that an interrupted run left unfinished; TensorBoard is told
+// to forget them. In the event file a table is the maximum and the mean of each of its rows. Throws kIo
+// naming the file.
 class MetricWriter {
   public:
-    MetricWriter(const std::string& directory, std::int64_t resume_step = -1);
-    ~MetricWriter();
+    explicit MetricWriter(const std::string& directory, std::int64_t resume_step = -1);
     void write(const MetricRecord& record);
 
   private:
-    std::ofstream json_;
-    std::ofstream events_;
-    std::string json_path_, events_path_;
+    File json_, events_;
 };
 
-// A record as one line of JSON. Non-finite numbers become the strings "nan", "inf" and "-inf".
+// A record as one line of JSON, without the line's end: {"step":3,"loss":2.5,"max_logit":[[1,2],[3,4]]}.
+// Non-finite numbers become the strings "nan", "inf" and "-inf". Throws kInvalidArgument when two have the
+// same name or a table's size is wrong.
 std::string to_json_line(const MetricRecord& record);
 
-// All records of a metrics.jsonl; throws kIo naming file and line.
+// All records of a metrics.jsonl; throws kIo naming file and line. A last line without its end is
+// unfinished and left out.
 std::vector<MetricRecord> read_metrics(const std::string& path);
 
 }  // namespace evenkeel

@@ -1,14 +1,20 @@
 // The safetensors file format: an 8-byte little-endian header length, a JSON header, raw row-major
 // data. Files are treated as hostile: every length, offset, product and name is checked before use.
+//
+// Accepted is what the reference implementation accepts (white space around the header, any alignment,
+// any order of names, tensors without elements), except that here a name may appear once only and hold
+// no control characters, an entry has its three fields and no others, a tensor has at most 8 dimensions,
+// sizes stay below 2^48 and their product below 2^63 even beside a zero, a file has at most 131072
+// tensors, and "__metadata__" is an object of strings.
 #pragma once
 
 #include <cstdint>
 #include <map>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "framework/file.h"
 #include "framework/tensor.h"
 
 namespace evenkeel {
@@ -28,29 +34,36 @@ class SafetensorsReader {
   public:
     // Throws kIo naming the file and what is wrong with it.
     explicit SafetensorsReader(const std::string& path);
-    ~SafetensorsReader();
-    SafetensorsReader(const SafetensorsReader&) = delete;
-    SafetensorsReader& operator=(const SafetensorsReader&) = delete;
 
-    const std::string& path() const { return path_; }
-    const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
+    const std::string& path() const { return file_.path(); }
+    const std::vector<TensorInfo>& tensors() const {
+        return tensors_;
+    }  // in the order of their data
     const SafetensorsMetadata& metadata() const { return metadata_; }
     bool contains(const std::string& name) const;
     const TensorInfo& info(const std::string& name) const;  // throws kIo when missing
 
-    // Reads [begin, end) of dimension dim of a tensor into `out` (contiguous, that shape, F32 or BF16
-    // converted to out's float type as needed, I32 into int32). Touches only the bytes asked for.
+    // Reads [begin, end) of dimension dim of a tensor into `out` (contiguous, that shape). F32, BF16, F16
+    // and F64 are converted to out's float type through fp32, I32 goes into int32; other types are kIo.
+    // Touches only the bytes asked for. Callable from several threads.
     void read_slice(const std::string& name,
                     int dim,
                     std::int64_t begin,
                     std::int64_t end,
                     const Tensor& out) const;
     void read(const std::string& name, const Tensor& out) const;
+    // As bf16 or int32 where the file has these, else as fp32.
     Tensor read(const std::string& name) const;
 
   private:
-    std::string path_;
-    int file_ = -1;
+    void read_runs(const TensorInfo& tensor,
+                   std::int64_t num_runs,
+                   std::uint64_t first,
+                   std::uint64_t stride,
+                   std::uint64_t length,
+                   const Tensor& out) const;
+
+    File file_;
     std::uint64_t data_start_ = 0;
     std::vector<TensorInfo> tensors_;
     std::map<std::string, std::size_t> index_;
@@ -66,21 +79,18 @@ class SafetensorsWriter {
         DType dtype;
         Shape shape;
     };
-    // Throws kIo (no such directory, no permission, no room).
+    // Throws kIo (no such directory, no permission, no room), and kInvalidArgument for declarations that
+    // a reader would refuse.
     SafetensorsWriter(const std::string& path,
                       const std::vector<Declaration>& tensors,
                       const SafetensorsMetadata& metadata);
-    ~SafetensorsWriter();
-    SafetensorsWriter(const SafetensorsWriter&) = delete;
-    SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
     void write(const std::string& name, const Tensor& tensor);
     // Flushes to the disk (fsync) and closes. A file without finish() is not valid.
     void finish();
 
   private:
-    std::string path_;
-    int file_ = -1;
+    File file_;
     std::vector<Declaration> tensors_;
     std::size_t next_ = 0;
 };
