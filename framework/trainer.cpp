@@ -208,8 +208,8 @@ void TrainingRun::show_progress(const MetricRecord& record, bool last) {
     for (const auto& [name, value] : record.scalars) {
         if (name == "loss") line += "  loss " + fixed(value, 4);
         if (name == "tokens_per_second") line += "  " + fixed(value, 0) + " tokens/s";
-        if (name == "max_logit") line += "  max logit " + fixed(value, 2);
-        if (name == "entropy") line += "  entropy " + fixed(value, 2);
+        if (name == "max_logit_max") line += "  max logit " + fixed(value, 2);
+        if (name == "entropy_mean") line += "  entropy " + fixed(value, 2);
         if (name == "validation_loss") line += "  validation loss " + fixed(value, 4);
     }
     const double per_step = seconds_since(start_) / static_cast<double>(state_.step - first_step_);
@@ -236,11 +236,14 @@ void TrainingRun::record(const StepOutcome& outcome,
     for (const MetricTable& table : record.tables) {
         if (table.values.empty()) continue;
         const auto count = static_cast<double>(table.values.size());
-        const double overall =
-            table.name == "max_logit"
-                ? *std::max_element(table.values.begin(), table.values.end())
-                : std::accumulate(table.values.begin(), table.values.end(), 0.0) / count;
-        record.scalars.emplace_back(table.name, overall);
+        if (table.name == "max_logit") {
+            record.scalars.emplace_back(
+                "max_logit_max", *std::max_element(table.values.begin(), table.values.end()));
+        } else {
+            record.scalars.emplace_back(
+                table.name + "_mean",
+                std::accumulate(table.values.begin(), table.values.end(), 0.0) / count);
+        }
     }
     record.scalars.emplace_back("skipped", static_cast<double>(state_.step - state_.updates));
     metrics_->write(record);

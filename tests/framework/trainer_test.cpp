@@ -1,0 +1,377 @@
+#include "framework/trainer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "framework/checkpoint.h"
+#include "framework/safetensors.h"
+#include "tests/support/compare.h"
+#include "tests/support/run_files.h"
+#include "tests/support/temporary_directory.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::TemporaryDirectory;
+
+// A table of next-byte logits, one row a byte: the smallest model with a loss worth lowering. It stands
+// for one data-parallel rank of `ranks`.
+class BigramTable : public TrainableModel {
+  public:
+    explicit BigramTable(int rank = 0, int ranks = 1, bool main = true)
+        : rank_(rank),
+          ranks_(ranks),
+          main_(main),
+          table_(make_parameter("table", {256, 256}, Sharding::replicated(0, 1), DType::kFloat32)) {
+        init_normal(table_, 0.02, 7);
+        parameters_ = {&table_};
+    }
+
+    const ParameterList& parameters() override { return parameters_; }
+
+    double forward_backward(const Batch& batch, double loss_scale) override {
+        seen.push_back(batch.tokens.clone());
+        const double loss = pass(batch, loss_scale);
+        if (spoil && spoil(static_cast<int>(seen.size()))) table_.grad.data<float>()[5] = NAN;
+        return loss;
+    }
+    double evaluate(const Batch& batch) override {
+        evaluated.push_back(batch.tokens.clone());
+        return pass(batch, 0.0);
+    }
+    void reduce_gradients() override {}
+    double gradient_norm() override {
+        double sum = 0.0;
+        for (double g : testing::to_doubles(table_.grad)) sum += g * g;
+        return std::sqrt(sum);
+    }
+    double data_parallel_mean(double value) override { return value; }
+    std::vector<MetricTable> head_metrics() override {
+        return {{"max_logit", 1, 2, {1.5f, 2.5f}}, {"entropy", 1, 2, {0.5f, 1.5f}}};
+    }
+    std::string locate_non_finite(const std::vector<Batch>& batches) override {
+        located += static_cast<int>(batches.size());
+        return "table (gradient)";
+    }
+    void save_state(const std::string& directory) override {
+        write_safetensors(directory + "/state.safetensors", {{"table", table_.master},
+                                                             {"exp_avg", table_.exp_avg},
+                                                             {"exp_avg_sq", table_.exp_avg_sq}});
+    }
+    void load_state(const std::string& directory) override {
+        const SafetensorsReader reader(directory + "/state.safetensors");
+        reader.read("table", table_.master);
+        reader.read("exp_avg", table_.exp_avg);
+        reader.read("exp_avg_sq", table_.exp_avg_sq);
+    }
+    std::string description() const override {
+        return concat(R"({"kind": "bigram", "size": )", size, "}");
+    }
+    bool is_main_rank() const override { return main_; }
+    int data_parallel_rank() const override { return rank_; }
+    int data_parallel_size() const override { return ranks_; }
+    void barrier() override {}
+    double flops_per_token(std::int64_t) const override { return 256.0; }
+
+    Parameter& table() { return table_; }
+    std::vector<Tensor> seen, evaluated;  // tokens of each call
+    std::function<bool(int)> spoil;       // whether forward_backward call n (from 1) goes wrong
+    int located = 0;                      // micro-batches looked through
+    int size = 256;                       // as the description says
+
+  private:
+    double pass(const Batch& batch, double loss_scale) {
+        const std::int64_t tokens = batch.tokens.numel();
+        double loss = 0.0;
+        for (std::int64_t i = 0; i < tokens; ++i) {
+            const std::int64_t from = batch.tokens.data<std::int32_t>()[i] * 256;
+            const std::int32_t target = batch.targets.data<std::int32_t>()[i];
+            const float* row = table_.value.data<float>() + from;
+            double sum = 0.0;
+            for (int v = 0; v < 256; ++v) sum += std::exp(row[v]);
+            loss += std::log(sum) - row[target];
+            if (loss_scale == 0.0) continue;
+            for (int v = 0; v < 256; ++v) {
+                table_.grad.data<float>()[from + v] += static_cast<float>(
+                    loss_scale / tokens * (std::exp(row[v]) / sum - (v == target ? 1.0 : 0.0)));
+            }
+        }
+        return loss / static_cast<double>(tokens);
+    }
+
+    int rank_, ranks_;
+    bool main_;
+    Parameter table_;
+    ParameterList parameters_;
+};
+
+class TrainerTest : public ::testing::Test {
+  protected:
+    TrainerTest() {
+        testing::write_text(files_.file("text"), 20000);
+        config_.steps = 20;
+        config_.batch_size = 8;
+        config_.micro_batch_size = 8;
+        config_.seq_len = 16;
+        config_.eval_sequences = 8;
+        schedule_.warmup_steps = 2;
+        schedule_.peak_lr = 0.1;
+    }
+
+    ByteDataset data(const std::string& name = "text") const {
+        return ByteDataset({files_.file(name), 0.1}, config_.seq_len);
+    }
+    TrainResult run(TrainableModel& model, const std::string& name) {
+        config_.run_dir = files_.file(name);
+        return train(model, data(), config_, schedule_, optimizer_, "{}\n");
+    }
+    // The message and code of the error that running throws.
+    Error failure(TrainableModel& model, const std::string& name) {
+        try {
+            run(model, name);
+        } catch (const Error& error) {
+            return error;
+        }
+        return Error(ErrorCode::kInternal, "no error was thrown");
+    }
+
+    TemporaryDirectory files_;
+    TrainerConfig config_;
+    ScheduleConfig schedule_;
+    AdamWConfig optimizer_;
+};
+
+TEST_F(TrainerTest, LowersTheLoss) {
+    BigramTable model;
+    const TrainResult result = run(model, "run");
+    ASSERT_EQ(result.losses.size(), 20u);
+    EXPECT_NEAR(result.losses.front(), std::log(256.0), 0.05);
+    EXPECT_LT(result.losses.back(), 0.7 * result.losses.front());
+    EXPECT_LT(result.validation_loss, 0.7 * result.losses.front());
+    EXPECT_EQ(result.skipped, 0);
+    EXPECT_EQ(result.checkpoint, files_.file("run") + "/checkpoints/step_00000020");
+}
+
+TEST_F(TrainerTest, NamesTheNumbersOfABatchSizeThatDoesNotDivide) {
+    BigramTable model(0, 3);
+    const Error error = failure(model, "run");
+    EXPECT_EQ(error.code(), ErrorCode::kConfig);
+    EXPECT_STREQ(error.what(),
+                 "[TrainerConfig] trainer.batch_size: got 8, want a multiple of 24 "
+                 "(trainer.micro_batch_size 8 x 3 data-parallel ranks)");
+}
+
+TEST_F(TrainerTest, AccumulatesMicroBatchesToTheSameGradient) {
+    BigramTable whole, parts;
+    const TrainResult want = run(whole, "whole");
+    config_.micro_batch_size = 2;
+    const TrainResult got = run(parts, "parts");
+    EXPECT_EQ(parts.seen.size(), 4 * whole.seen.size());
+    for (std::size_t i = 0; i < want.losses.size(); ++i) {
+        EXPECT_NEAR(got.losses[i], want.losses[i], 1e-5 * want.losses[i]) << "step " << i;
+    }
+    EXPECT_TRUE(testing::near(parts.table().value, whole.table().value, 1e-4, 1e-4));
+}
+
+TEST_F(TrainerTest, GivesDataParallelRanksTheirPartOfTheGlobalBatch) {
+    config_.steps = 3;
+    BigramTable one;
+    run(one, "one");
+    config_.micro_batch_size = 2;
+    for (int rank = 0; rank < 2; ++rank) {
+        BigramTable part(rank, 2);
+        run(part, concat("part", rank));
+        ASSERT_EQ(part.seen.size(), 6u);
+        for (int i = 0; i < 6; ++i) {
+            const std::int64_t begin = rank * 4 + i % 2 * 2;
+            EXPECT_TRUE(
+                testing::same_bits(part.seen[i], one.seen[i / 2].slice(0, begin, begin + 2)))
+                << "rank " << rank << ", micro-batch " << i;
+        }
+    }
+}
+
+TEST_F(TrainerTest, WritesTheSameCheckpointTwice) {
+    BigramTable a, b;
+    const TrainResult first = run(a, "a"), second = run(b, "b");
+    EXPECT_EQ(first.losses, second.losses);
+    EXPECT_TRUE(testing::same_files(second.checkpoint, first.checkpoint));
+}
+
+TEST_F(TrainerTest, ResumesBitForBit) {
+    BigramTable straight, first_half, second_half;
+    config_.checkpoint_interval = 4;
+    const TrainResult want = run(straight, "straight");
+    config_.stop_at_step = 10;
+    run(first_half, "halves");
+    config_.stop_at_step = 0;
+    config_.resume = true;
+    const TrainResult got = run(second_half, "halves");
+    EXPECT_EQ(got.steps, 10);
+    EXPECT_TRUE(std::equal(got.losses.begin(), got.losses.end(), want.losses.begin() + 10));
+    EXPECT_TRUE(testing::same_files(got.checkpoint, want.checkpoint));
+    const auto records = read_metrics(files_.file("halves") + "/metrics.jsonl");
+    ASSERT_EQ(records.size(), 20u);
+    for (std::size_t i = 0; i < 20; ++i) {
+        EXPECT_EQ(records[i].step, static_cast<std::int64_t>(i + 1));
+        EXPECT_EQ(records[i].scalars[0].second, want.losses[i]) << "step " << i + 1;
+    }
+}
+
+TEST_F(TrainerTest, ResumesFromNothingAsANewRun) {
+    BigramTable model;
+    config_.resume = true;
+    EXPECT_EQ(run(model, "run").steps, 20);
+    EXPECT_EQ(run(model, "run").steps, 0);  // already at the end
+}
+
+TEST_F(TrainerTest, RefusesARunDirectoryWithCheckpoints) {
+    BigramTable model;
+    run(model, "run");
+    const Error error = failure(model, "run");
+    EXPECT_EQ(error.code(), ErrorCode::kConfig);
+    EXPECT_NE(std::string(error.what()).find("trainer.resume"), std::string::npos) << error.what();
+}
+
+TEST_F(TrainerTest, RefusesToResumeAnotherRun) {
+    BigramTable model;
+    run(model, "run");
+    config_.resume = true;
+    const auto expect = [&](BigramTable& other, const std::string& words) {
+        const Error error = failure(other, "run");
+        EXPECT_EQ(error.code(), ErrorCode::kConfig);
+        EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    };
+    BigramTable smaller;
+    smaller.size = 128;
+    expect(smaller, "another model: size: got 256, want 128");
+    config_.seed = 2;
+    expect(model, "trainer.seed: got 2, want 1");
+    config_.seed = 1;
+    config_.seq_len = 8;
+    expect(model, "trainer.seq_len: got 8, want 16");
+    config_.seq_len = 16;
+    testing::write_text(files_.file("text"), 20000, 2);
+    expect(model, "other data");
+}
+
+TEST_F(TrainerTest, SkipsStepsWithNonFiniteGradients) {
+    BigramTable model;
+    config_.steps = 3;
+    config_.non_finite = TrainerConfig::NonFinite::kSkip;
+    Tensor before, after;
+    model.spoil = [&](int call) {
+        (call == 2 ? before : after) = model.table().value.clone();
+        return call == 2;
+    };
+    const TrainResult result = run(model, "run");
+    EXPECT_EQ(result.skipped, 1);
+    EXPECT_EQ(model.located, 1);
+    EXPECT_TRUE(testing::same_bits(after, before)) << "the skipped step changed the weights";
+    EXPECT_FALSE(testing::same_bits(model.seen[2], model.seen[1])) << "the sampler did not move on";
+    const auto records = read_metrics(files_.file("run") + "/metrics.jsonl");
+    ASSERT_EQ(records.size(), 3u);
+    EXPECT_EQ(records[1].scalars.back(), std::make_pair(std::string("skipped"), 1.0));
+    EXPECT_TRUE(std::isnan(records[1].scalars[2].second)) << records[1].scalars[2].first;
+}
+
+TEST_F(TrainerTest, EndsBeforeTheUpdateOnANonFiniteGradient) {
+    BigramTable model;
+    config_.checkpoint_interval = 2;
+    Tensor before;
+    model.spoil = [&](int call) {
+        before = model.table().value.clone();
+        return call == 6;
+    };
+    const Error error = failure(model, "run");
+    EXPECT_EQ(error.code(), ErrorCode::kNonFinite);
+    EXPECT_EQ(error.exit_status(), 1);
+    EXPECT_NE(std::string(error.what()).find("step 6"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("table (gradient)"), std::string::npos)
+        << error.what();
+    EXPECT_TRUE(testing::same_bits(model.table().value, before));
+    EXPECT_EQ(CheckpointStore(files_.file("run") + "/checkpoints", 0).steps(),
+              (std::vector<std::int64_t>{2, 4}));
+}
+
+TEST_F(TrainerTest, ClipsToTheGlobalNorm) {
+    config_.steps = 1;
+    BigramTable free, clipped;
+    config_.clip_norm = 0.0;
+    run(free, "free");
+    const double norm = free.gradient_norm();
+    config_.clip_norm = norm / 4.0;
+    run(clipped, "clipped");
+    // The first moment after one step is (1 - beta1) times what the optimizer was given.
+    std::vector<double> want = testing::to_doubles(free.table().exp_avg);
+    for (double& value : want) value /= 4.0;
+    EXPECT_TRUE(testing::near(clipped.table().exp_avg, want, 1e-5, 1e-12));
+}
+
+TEST_F(TrainerTest, EvaluatesOnSequencesSpreadEvenly) {
+    BigramTable model;
+    const ByteDataset text = data();
+    const std::int64_t total = text.validation_sequences();
+    ASSERT_GT(total, 12);
+    evaluate(model, text, 5, 2);
+    ASSERT_EQ(model.evaluated.size(), 3u);  // 2 + 2 + 1
+    for (std::int64_t i = 0; i < 5; ++i) {
+        const Tensor want = text.validation_batch({i * total / 5}).tokens;
+        EXPECT_TRUE(testing::same_bits(model.evaluated[i / 2].slice(0, i % 2, i % 2 + 1), want));
+    }
+}
+
+TEST_F(TrainerTest, EvaluatesTheSameAtAnyMicroBatchAndDataParallelSize) {
+    BigramTable model;
+    const ByteDataset text = data();
+    const double want = evaluate(model, text, 7, 7);
+    EXPECT_NEAR(evaluate(model, text, 7, 3), want, 1e-12);
+    double sum = 0.0;
+    for (int rank = 0; rank < 2; ++rank) {
+        BigramTable part(rank, 2);
+        sum += evaluate(part, text, 7, 2) / 2.0;  // the toy's mean over ranks is taken here
+    }
+    EXPECT_NEAR(sum, want, 1e-12);
+}
+
+TEST_F(TrainerTest, RecordsEveryNumberOfARun) {
+    BigramTable model;
+    config_.steps = 6;
+    config_.log_interval = 2;
+    config_.eval_interval = 3;
+    const TrainResult result = run(model, "run");
+    EXPECT_EQ(read_file(files_.file("run") + "/config.json"), "{}\n");
+    const auto records = read_metrics(files_.file("run") + "/metrics.jsonl");
+    std::vector<std::int64_t> steps;
+    for (const auto& record : records) steps.push_back(record.step);
+    EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 3, 4, 6}));
+    std::vector<std::string> names;
+    for (const auto& scalar : records.back().scalars) names.push_back(scalar.first);
+    EXPECT_EQ(names, (std::vector<std::string>{"loss", "lr", "grad_norm", "tokens_per_second",
+                                               "validation_loss", "max_logit_max", "entropy_mean",
+                                               "skipped"}));
+    EXPECT_EQ(records.back().scalars[4].second, result.validation_loss);
+    EXPECT_EQ(records.back().scalars[5].second, 2.5);  // the largest head
+    EXPECT_EQ(records.back().scalars[6].second, 1.0);  // the mean head
+    ASSERT_EQ(records.back().tables.size(), 2u);
+    EXPECT_EQ(records.back().tables[0].values, (std::vector<float>{1.5f, 2.5f}));
+}
+
+TEST_F(TrainerTest, LeavesFilesToTheMainRank) {
+    BigramTable model(0, 1, false);
+    config_.steps = 2;
+    struct NoSave : BigramTable {
+        using BigramTable::BigramTable;
+        void save_state(const std::string&) override {}
+    } other(0, 1, false);
+    run(other, "run");
+    EXPECT_FALSE(std::filesystem::exists(files_.file("run") + "/metrics.jsonl"));
+    EXPECT_FALSE(std::filesystem::exists(files_.file("run") + "/config.json"));
+}
+
+}  // namespace
+}  // namespace evenkeel

@@ -1,0 +1,91 @@
+#include <gtest/gtest.h>
+
+#include "tests/support/tiny_model.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::SoloGrid;
+using testing::tiny_model;
+
+std::vector<ModelConfig> variants() {
+    std::vector<ModelConfig> all(8, tiny_model());
+    all[1].tied_embeddings = true;
+    all[2].activation = Activation::kGelu;
+    all[3].attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
+    all[4].attention.qk_norm.kind = QkNormConfig::Kind::kNone;
+    all[5].attention.num_kv_heads = 1;
+    all[6].attention.num_kv_heads = 4;
+    all[6].attention.head_dim = 64;
+    all[7].attention.window = 5;
+    return all;
+}
+
+TEST(CountsTest, ParameterCountIsTheSumOverParameters) {
+    const SoloGrid solo;
+    for (const ModelConfig& config : variants()) {
+        LanguageModel model(solo.grid, config, 1);
+        std::int64_t sum = 0;
+        for (const Parameter* parameter : model.parameters()) {
+            sum += num_elements(parameter->global_shape);
+        }
+        EXPECT_EQ(parameter_count(config), sum) << model.description();
+    }
+}
+
+TEST(CountsTest, ParameterCountOfAKnownShape) {
+    ModelConfig config;
+    config.vocab_size = 256;
+    config.num_layers = 5;
+    config.width = 256;
+    config.feed_forward_width = 704;
+    config.attention.num_heads = 8;
+    config.attention.num_kv_heads = 4;
+    config.attention.head_dim = 32;
+    // By hand: q and o 2 x 256 x 256, k and v 2 x 128 x 256, feed-forward 3 x 256 x 704, gains 8 x 32 +
+    // 4 x 32, two norms of 256; five such layers, two embeddings of 256 x 256, a final norm.
+    EXPECT_EQ(parameter_count(config), 5 * (131072 + 65536 + 540672 + 384 + 512) + 2 * 65536 + 256);
+}
+
+TEST(CountsTest, FlopsFollowFromMatricesAndVisiblePairs) {
+    const SoloGrid solo;
+    for (const ModelConfig& config : variants()) {
+        LanguageModel model(solo.grid, config, 1);
+        for (std::int64_t seq_len : {1, 4, 17}) {
+            double matrices = 0.0;
+            for (const Parameter* parameter : model.parameters()) {
+                const std::string& name = parameter->name;
+                const bool gain = name.find("norm") != std::string::npos ||
+                                  name.find("gain") != std::string::npos;
+                if (gain || (name == "embedding" && !config.tied_embeddings)) continue;
+                matrices += static_cast<double>(num_elements(parameter->global_shape));
+            }
+            double pairs = 0.0;
+            for (std::int64_t i = 0; i < seq_len; ++i) {
+                for (std::int64_t j = 0; j <= i; ++j) {
+                    const std::int64_t window = config.attention.window;
+                    pairs += window == 0 || i - window < j ? 1.0 : 0.0;
+                }
+            }
+            const double channels =
+                static_cast<double>(config.attention.num_heads * config.attention.head_dim);
+            const double want =
+                6.0 * matrices + 2.0 * 12.0 * channels * pairs / static_cast<double>(seq_len);
+            EXPECT_DOUBLE_EQ(flops_per_token(config, seq_len), want)
+                << "T = " << seq_len << ", " << model.description();
+        }
+    }
+}
+
+TEST(CountsTest, FlopsOfABidirectionalWindowCountBothSides) {
+    ModelConfig config = tiny_model();
+    config.attention.causal = false;
+    const double whole = flops_per_token(config, 8);
+    config.attention.window =
+        2;  // itself and one neighbour on each side: 3 x 6 + 2 x 2 pairs of 64
+    const double banded = flops_per_token(config, 8);
+    EXPECT_DOUBLE_EQ(whole - banded, 2.0 * 12.0 * 4 * 32 * (64.0 - 22.0) / 8.0);
+}
+
+}  // namespace
+}  // namespace evenkeel

@@ -1,0 +1,54 @@
+#include <gtest/gtest.h>
+
+#include "tests/support/tiny_model.h"
+
+namespace evenkeel {
+namespace {
+
+std::string complaint(const ModelConfig& config, std::int64_t tensor_parallel) {
+    try {
+        config.validate(tensor_parallel);
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kConfig);
+        return error.what();
+    }
+    return "none";
+}
+
+TEST(ModelConfigTest, AcceptsTheTinyModelAtSizesThatDivide) {
+    for (std::int64_t size : {1, 2, 4}) {
+        EXPECT_EQ(complaint(testing::tiny_model(), size), "none") << size;
+    }
+}
+
+TEST(ModelConfigTest, NamesTheKeyToChange) {
+    ModelConfig config = testing::tiny_model();
+    config.vocab_size = 33;
+    EXPECT_EQ(complaint(config, 2),
+              "[ModelConfig] model.vocab_size: got 33, want a multiple of parallel.tensor_parallel "
+              "(2)");
+    config = testing::tiny_model();
+    config.feed_forward_width = 50;
+    EXPECT_NE(complaint(config, 4).find("model.feed_forward_width: got 50"), std::string::npos);
+    config = testing::tiny_model();
+    config.num_layers = 0;
+    EXPECT_NE(complaint(config, 1).find("model.num_layers: got 0, want 1"), std::string::npos);
+    config = testing::tiny_model();
+    EXPECT_NE(complaint(config, 3), "none");  // 4 heads over 3 ranks
+    config = testing::tiny_model();
+    config.norm_eps = 0.0;
+    EXPECT_NE(complaint(config, 1).find("model.norm_eps"), std::string::npos);
+}
+
+TEST(ModelConfigTest, ReadsItsEnumsByName) {
+    ModelConfig config;
+    const VisitFields visit = [&](ConfigVisitor& v) { config.visit_fields(v); };
+    parse_config(visit, R"({"activation": "gelu", "type": "fp32", "attention": {"num_heads": 2}})",
+                 "test");
+    EXPECT_EQ(config.activation, Activation::kGelu);
+    EXPECT_EQ(config.type, ComputeType::kFp32);
+    EXPECT_EQ(config.attention.num_heads, 2);
+}
+
+}  // namespace
+}  // namespace evenkeel

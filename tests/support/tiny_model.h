@@ -1,0 +1,74 @@
+// Models small enough to test whole.
+#pragma once
+
+#include <memory>
+
+#include "framework/rng.h"
+#include "model/language_model.h"
+#include "parallel/process_grid.h"
+
+namespace evenkeel::testing {
+
+// A process by itself.
+struct SoloGrid {
+    std::unique_ptr<Communicator> world = make_single_communicator();
+    ProcessGrid grid{*world, ParallelConfig{.tensor_parallel = 1, .data_parallel = 1}};
+};
+
+// Two layers of grouped-query attention in fp32, with weights large enough that every part matters.
+inline ModelConfig tiny_model() {
+    ModelConfig config;
+    config.vocab_size = 32;
+    config.num_layers = 2;
+    config.width = 32;
+    config.feed_forward_width = 48;
+    config.max_seq_len = 64;
+    config.init_std = 0.2;
+    config.type = ComputeType::kFp32;
+    config.attention.num_heads = 4;
+    config.attention.num_kv_heads = 2;
+    config.attention.head_dim = 32;
+    return config;
+}
+
+inline Batch random_batch(std::int64_t batch,
+                          std::int64_t length,
+                          std::int64_t vocab_size,
+                          std::uint64_t seed) {
+    const CounterRng rng(seed, purpose("test tokens"));
+    Batch result{Tensor::uninitialized({batch, length}, DType::kInt32),
+                 Tensor::uninitialized({batch, length}, DType::kInt32)};
+    for (std::int64_t b = 0; b < batch; ++b) {
+        for (std::int64_t t = 0; t <= length; ++t) {
+            const auto token =
+                static_cast<std::int32_t>(rng.below(b * (length + 1) + t, vocab_size));
+            if (t < length) result.tokens.data<std::int32_t>()[b * length + t] = token;
+            if (t > 0) result.targets.data<std::int32_t>()[b * length + t - 1] = token;
+        }
+    }
+    return result;
+}
+
+inline Parameter& find(TrainableModel& model, const std::string& name) {
+    for (Parameter* parameter : model.parameters()) {
+        if (parameter->name == name) return *parameter;
+    }
+    throw_error(ErrorCode::kInvalidArgument, "find", "no parameter " + name);
+}
+
+// Gains that are not all one, so that a test sees them.
+inline void randomize_gains(TrainableModel& model) {
+    for (Parameter* parameter : model.parameters()) {
+        if (parameter->name.find("norm") == std::string::npos &&
+            parameter->name.find("gain") == std::string::npos) {
+            continue;
+        }
+        init_normal(*parameter, 0.3, 3);
+        for (std::int64_t i = 0; i < parameter->master.numel(); ++i) {
+            parameter->master.data<float>()[i] += 1.0f;
+        }
+        parameter->refresh_value();
+    }
+}
+
+}  // namespace evenkeel::testing
