@@ -3,7 +3,11 @@
 // rotation are fp32 whatever the storage type, with one rounding at the end.
 // (RMSNorm: Zhang and Sennrich 2019; its use on q and k: Dehghani et al. 2023, Wortsman et al. 2023.)
 //
-// B batch, T positions, N heads on this rank (H/P query or K/P key heads), D head width, R rotary_dim.
+// The square of a value beyond 1e19 does not fit fp32: rows whose mean square over- or underflows get theirs
+// in double, so that every finite row keeps its direction. An infinity or NaN stays within its row.
+//
+// B batch, T positions, N heads on this rank (H/P query or K/P key heads), D head width (32, 64, 80, 96,
+// 128, 192 or 256), R rotary_dim.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +28,8 @@ struct QkNormRopeOptions {
 // positions [B, T] int32, absolute; undefined: position t is rope.first + t. All must lie inside the table.
 // y like x, may be any strides; may not overlap x unless norm is false. rstd [B, T, N] fp32: 1 / rms, for
 // backward (not touched when norm is false; may then be undefined).
-// A zero row gives zero. Every channel of y is written, those that do not turn included.
+// A zero row gives zero, with eps 0 too. Every channel of y is written, those that do not turn included.
+// The result does not depend on the number of threads.
 void qk_norm_rope_forward(const Tensor& x,
                           const Tensor& gain,
                           const RopeTable& rope,

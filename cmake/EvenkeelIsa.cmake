@@ -7,9 +7,11 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
 else()
     set(EVENKEEL_ISAS baseline)
 endif()
+# avx512 stands for the processors that also convert to bfloat16: Cooper Lake, Sapphire Rapids, Zen 4 and
+# later ones. Older ones with AVX-512 run the AVX2 code.
 set(EVENKEEL_ISA_FLAGS_baseline)
 set(EVENKEEL_ISA_FLAGS_avx2 -mavx2 -mfma)
-set(EVENKEEL_ISA_FLAGS_avx512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl
+set(EVENKEEL_ISA_FLAGS_avx512 -mavx2 -mfma -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16
                               -mprefer-vector-width=512)
 
 function(evenkeel_isa_sources name)
@@ -18,9 +20,10 @@ function(evenkeel_isa_sources name)
         add_library(${target} OBJECT ${ARGN})
         target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR})
         target_compile_definitions(${target} PRIVATE EVENKEEL_ISA=${isa})
-        # Loops marked "omp simd" are vectorised in any build type that optimises; no comparison or
-        # square root in them is watched for traps or errno.
-        target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -fopenmp-simd -fno-math-errno
+        # No comparison or square root in these loops is watched for traps or errno, which would keep
+        # compilers from vectorising them. Vectors stay inside one object, so their passing convention,
+        # which -Wpsabi warns about, does not matter.
+        target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-psabi -fno-math-errno
                                                  -fno-trapping-math ${EVENKEEL_ISA_FLAGS_${isa}})
         target_sources(evenkeel_${name} PRIVATE $<TARGET_OBJECTS:${target}>)
     endforeach()

@@ -1,0 +1,51 @@
+// The inner loops of QK-norm and RoPE, compiled once per instruction set. Plain data only: see
+// cmake/EvenkeelIsa.cmake.
+#pragma once
+
+#include <cstdint>
+
+#include "framework/isa.h"
+
+namespace evenkeel {
+
+inline constexpr int kMaxHeadDim = 256;
+
+// Rows of D contiguous elements, at base + b * batch + t * token + n * head (in elements).
+struct HeadRows {
+    void* base = nullptr;
+    std::int64_t batch = 0, token = 0, head = 0;
+};
+
+struct QkNormRopeRows {
+    bool bf16 = false;
+    std::int64_t tokens = 0;  // T
+    std::int64_t heads = 0;   // N
+    int dim = 0;              // D
+    int rotary_dim = 0;       // R
+    bool interleaved = false;
+    bool norm = true;
+    float eps = 0.0f;
+    HeadRows x;
+    HeadRows y;                   // forward: result; backward: dx
+    HeadRows dy;                  // backward
+    float* rstd = nullptr;        // [B, T, N]
+    const float* gain = nullptr;  // [N, D] or [D], offset added
+    std::int64_t gain_head = 0;   // stride from head to head: D or 0
+    const float* cos = nullptr;   // [positions, R/2]
+    const float* sin = nullptr;
+    const std::int32_t* positions = nullptr;  // [B, T]; null: t
+    std::int64_t positions_batch = 0, positions_token = 0;
+    std::int64_t first = 0;  // position of the table's first row, when positions are given
+};
+
+// Tokens begin .. end-1 of the B*T. Backward adds the gain gradients of these tokens to dgain [N, D],
+// unless it is null.
+EVENKEEL_DECLARE_FOR_ISAS(void qk_norm_rope_forward_rows(const QkNormRopeRows& rows,
+                                                         std::int64_t begin,
+                                                         std::int64_t end);
+                          void qk_norm_rope_backward_rows(const QkNormRopeRows& rows,
+                                                          std::int64_t begin,
+                                                          std::int64_t end,
+                                                          float* dgain);)
+
+}  // namespace evenkeel

@@ -1,0 +1,33 @@
+// QK-norm and RoPE in double, and the same formula written plainly in float: what the fast path is
+// compared with.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/qk_norm_rope.h"
+
+namespace evenkeel::testing {
+
+// All tensors row-major [B, T, N, D], flattened.
+struct NormRopeCase {
+    std::int64_t batch = 1, tokens = 1, heads = 1, dim = 64;
+    RopeConfig rope;
+    std::vector<std::int64_t> positions;  // [B * T]; empty: token t stands at t
+    std::vector<double> gain;             // [N, D], offset added; empty: ones
+    bool norm = true;
+    double eps = 1e-6;
+};
+
+template <typename Real>
+std::vector<Real> norm_rope(const NormRopeCase& c, const std::vector<Real>& x);
+
+struct NormRopeGradients {
+    std::vector<double> dx, dgain;  // dgain [N, D]
+};
+template <typename Real>
+NormRopeGradients norm_rope_gradients(const NormRopeCase& c,
+                                      const std::vector<Real>& dy,
+                                      const std::vector<Real>& x);
+
+}  // namespace evenkeel::testing
