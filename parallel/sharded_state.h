@@ -12,14 +12,15 @@ namespace evenkeel {
 
 // Writes DIR/model.safetensors (fp32 master weights under the parameters' names) and
 // DIR/optimizer.safetensors (name + ".exp_avg", ".exp_avg_sq"). World rank 0 writes, one tensor in memory
-// at a time; only owners of the first data-parallel replica send. Collective over the world.
+// at a time; only owners of the first data-parallel replica send. Collective over the world: when it
+// returns, on any rank, both files are on the disk.
 void save_parameters(const ProcessGrid& grid,
                      const ParameterList& parameters,
                      const std::string& directory,
                      const SafetensorsMetadata& metadata);
 
-// Each rank reads its own slices. Throws kIo naming a missing, surplus or differently shaped tensor.
-// with_optimizer false: weights only.
+// Each rank reads its own slices. Throws kIo naming a missing, surplus or differently shaped tensor, before
+// any parameter is changed. with_optimizer false: weights only.
 void load_parameters(const ProcessGrid& grid,
                      const ParameterList& parameters,
                      const std::string& directory,

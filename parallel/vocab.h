@@ -40,7 +40,8 @@ struct CrossEntropySaved {
 
 // Mean over tokens of log sum_v exp(z_v) - z_target, in fp32 from the local logits [B, T, V/P] (fp32 or
 // bf16). Two small collectives over TP: the maximum, then (sum of exponentials, target logit). Targets
-// outside [0, V) throw; target -1 is left out of the mean. The same bits on all TP ranks.
+// outside [0, V) throw; target -1 is left out of the mean, which is 0 when nothing is left. The same bits
+// on all TP ranks. The log-sum-exp is the usual one, of z - max z.
 double cross_entropy_forward(const ProcessGrid& grid,
                              const Tensor& logits,
                              const Tensor& targets,

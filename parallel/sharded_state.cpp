@@ -1,0 +1,157 @@
+#include "parallel/sharded_state.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <vector>
+
+namespace evenkeel {
+namespace {
+
+// One file: its name, and for each parameter the tensors that it holds.
+struct StateFile {
+    const char* name;
+    std::vector<std::pair<const char*, Tensor Parameter::*>> tensors;  // suffix of the name, member
+};
+
+const StateFile kModelFile = {"model.safetensors", {{"", &Parameter::master}}};
+const StateFile kOptimizerFile = {
+    "optimizer.safetensors",
+    {{".exp_avg", &Parameter::exp_avg}, {".exp_avg_sq", &Parameter::exp_avg_sq}}};
+
+// The global tensor on rank 0 of the group, put together from the owners' pieces; undefined elsewhere.
+Tensor gather(Communicator& group, const Parameter& parameter, const Tensor& local) {
+    const Sharding& sharding = parameter.sharding;
+    if (sharding.kind == Sharding::Kind::kReplicated) return group.rank() == 0 ? local : Tensor();
+    if (group.rank() > 0) {
+        if (sharding.is_owner()) group.send(local, 0);
+        return Tensor();
+    }
+    const std::int64_t extent = sharding.end - sharding.begin;
+    if (extent == parameter.global_shape[sharding.dim]) return local;
+    const Tensor whole = Tensor::uninitialized(parameter.global_shape, DType::kFloat32);
+    whole.slice(sharding.dim, 0, extent).copy_from(local);
+    const Tensor piece = Tensor::uninitialized(local.shape(), DType::kFloat32);
+    for (int owner = sharding.replicas; owner < group.size(); owner += sharding.replicas) {
+        group.receive(piece, owner);
+        const std::int64_t begin = owner / sharding.replicas * extent;
+        whole.slice(sharding.dim, begin, begin + extent).copy_from(piece);
+    }
+    return whole;
+}
+
+void save_file(const ProcessGrid& grid,
+               const ParameterList& parameters,
+               const std::string& directory,
+               const StateFile& file,
+               const SafetensorsMetadata& metadata) {
+    std::optional<SafetensorsWriter> writer;
+    if (grid.world().rank() == 0) {
+        std::vector<SafetensorsWriter::Declaration> declarations;
+        for (const Parameter* parameter : parameters) {
+            for (const auto& [suffix, member] : file.tensors) {
+                declarations.push_back(
+                    {parameter->name + suffix, DType::kFloat32, parameter->global_shape});
+            }
+        }
+        writer.emplace(directory + "/" + file.name, declarations, metadata);
+    }
+    if (grid.dp_rank() == 0) {
+        for (const Parameter* parameter : parameters) {
+            for (const auto& [suffix, member] : file.tensors) {
+                const Tensor whole = gather(grid.tensor(), *parameter, parameter->*member);
+                if (writer) writer->write(parameter->name + suffix, whole);
+            }
+        }
+    }
+    if (writer) writer->finish();
+}
+
+// A few names for a message.
+std::string listed(const std::vector<std::string>& names) {
+    constexpr std::size_t kShown = 5;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(names.size(), kShown); ++i) {
+        text += (i == 0 ? "\"" : ", \"") + names[i] + "\"";
+    }
+    if (names.size() > kShown) text += concat(" and ", names.size() - kShown, " more");
+    return text;
+}
+
+// Throws unless the file holds exactly the tensors of these parameters, in their shapes.
+void check_file(const SafetensorsReader& reader,
+                const ParameterList& parameters,
+                const StateFile& file) {
+    constexpr const char* kOp = "load_parameters";
+    std::set<std::string> wanted;
+    std::vector<std::string> missing, surplus;
+    for (const Parameter* parameter : parameters) {
+        for (const auto& [suffix, member] : file.tensors) {
+            const std::string name = parameter->name + suffix;
+            wanted.insert(name);
+            if (!reader.contains(name)) missing.push_back(name);
+        }
+    }
+    for (const TensorInfo& info : reader.tensors()) {
+        if (!wanted.contains(info.name)) surplus.push_back(info.name);
+    }
+    EVENKEEL_CHECK_CODE(
+        missing.empty() && surplus.empty(), ErrorCode::kIo, kOp, reader.path(),
+        ": the file is of another model:", missing.empty() ? "" : " it lacks " + listed(missing),
+        missing.empty() || surplus.empty() ? "" : ", and",
+        surplus.empty() ? "" : " the model has no " + listed(surplus));
+    for (const Parameter* parameter : parameters) {
+        for (const auto& [suffix, member] : file.tensors) {
+            const TensorInfo& info = reader.info(parameter->name + suffix);
+            EVENKEEL_CHECK_CODE(info.shape == parameter->global_shape, ErrorCode::kIo, kOp,
+                                reader.path(), ": tensor \"", info.name, "\": got shape ",
+                                to_string(info.shape), ", want ",
+                                to_string(parameter->global_shape));
+        }
+    }
+}
+
+void load_file(const SafetensorsReader& reader,
+               const ParameterList& parameters,
+               const StateFile& file) {
+    for (const Parameter* parameter : parameters) {
+        const Sharding& sharding = parameter->sharding;
+        for (const auto& [suffix, member] : file.tensors) {
+            const std::string name = parameter->name + suffix;
+            const Tensor& tensor = parameter->*member;
+            if (sharding.kind == Sharding::Kind::kReplicated) {
+                reader.read(name, tensor);
+            } else {
+                reader.read_slice(name, sharding.dim, sharding.begin, sharding.end, tensor);
+            }
+        }
+    }
+}
+
+}  // namespace
+
+void save_parameters(const ProcessGrid& grid,
+                     const ParameterList& parameters,
+                     const std::string& directory,
+                     const SafetensorsMetadata& metadata) {
+    save_file(grid, parameters, directory, kModelFile, metadata);
+    save_file(grid, parameters, directory, kOptimizerFile, metadata);
+    grid.world().barrier();
+}
+
+void load_parameters(const ProcessGrid&,
+                     const ParameterList& parameters,
+                     const std::string& directory,
+                     bool with_optimizer) {
+    const SafetensorsReader model(directory + "/" + kModelFile.name);
+    check_file(model, parameters, kModelFile);
+    if (with_optimizer) {
+        const SafetensorsReader optimizer(directory + "/" + kOptimizerFile.name);
+        check_file(optimizer, parameters, kOptimizerFile);
+        load_file(optimizer, parameters, kOptimizerFile);
+    }
+    load_file(model, parameters, kModelFile);
+    for (const Parameter* parameter : parameters) parameter->refresh_value();
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,244 @@
+// The vocabulary-parallel embedding and cross-entropy against double on the whole vocabulary.
+#include "parallel/vocab.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/support/compare.h"
+#include "tests/support/data.h"
+#include "tests/support/ranks.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::DataKind;
+using testing::gaussian;
+using testing::near;
+using testing::to_doubles;
+using testing::world;
+
+constexpr std::int64_t kVocab = 40, kWidth = 6;
+
+Tensor token_tensor(const Shape& shape, std::uint64_t seed) {
+    const Tensor tokens = Tensor::zeros(shape, DType::kInt32);
+    for (std::int64_t i = 0; i < tokens.numel(); ++i) {
+        tokens.data<std::int32_t>()[i] =
+            static_cast<std::int32_t>((i * 17 + seed * 5 + i * i) % kVocab);
+    }
+    return tokens;
+}
+
+class VocabTest : public ::testing::TestWithParam<DType> {
+  protected:
+    VocabTest() {
+        ParallelConfig config;
+        config.tensor_parallel = world().size();
+        grid_ = std::make_unique<ProcessGrid>(world(), config);
+    }
+    std::unique_ptr<ProcessGrid> grid_;
+    const std::int64_t local_ = kVocab / world().size();
+    const std::int64_t begin_ = local_ * world().rank();
+};
+
+TEST_P(VocabTest, EmbeddingLooksUpRowsExactly) {
+    VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
+    init_normal(embedding.weight(), 1.0, 3);
+    const Parameter whole =
+        make_parameter("embedding", {kVocab, kWidth}, Sharding::replicated(0, 1), GetParam());
+    init_normal(whole, 1.0, 3);
+    const Tensor tokens = token_tensor({3, 11}, 1);
+    const Tensor y = embedding.forward(tokens);
+    const Tensor want = Tensor::zeros({3, 11, kWidth}, GetParam());
+    for (std::int64_t i = 0; i < 33; ++i) {
+        const std::int64_t row = tokens.data<std::int32_t>()[i];
+        want.view({33, kWidth}).slice(0, i, i + 1).copy_from(whole.value.slice(0, row, row + 1));
+    }
+    EXPECT_TRUE(testing::same_bits(y, want));
+}
+
+TEST_P(VocabTest, EmbeddingGradientSumsRowsOfTheSameToken) {
+    VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
+    const Tensor tokens = token_tensor({3, 11}, 1);
+    const Tensor dy = gaussian({3, 11, kWidth}, GetParam(), 5);
+    embedding.backward(dy, tokens);
+    embedding.backward(dy, tokens);  // adds
+    std::vector<double> want(static_cast<std::size_t>(local_ * kWidth), 0.0);
+    const auto values = to_doubles(dy);
+    for (std::int64_t i = 0; i < 33; ++i) {
+        const std::int64_t row = tokens.data<std::int32_t>()[i] - begin_;
+        if (row < 0 || row >= local_) continue;
+        for (std::int64_t c = 0; c < kWidth; ++c)
+            want[row * kWidth + c] += 2 * values[i * kWidth + c];
+    }
+    EXPECT_TRUE(near(embedding.weight().grad, want, 1e-6, 1e-6));
+}
+
+TEST_P(VocabTest, EmbeddingRejectsTokensOutsideTheVocabularyOnEveryRank) {
+    VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
+    for (std::int32_t bad : {-1, static_cast<std::int32_t>(kVocab)}) {
+        const Tensor tokens = token_tensor({1, 4}, 1);
+        tokens.data<std::int32_t>()[2] = bad;
+        try {
+            embedding.forward(tokens);
+            ADD_FAILURE() << "token " << bad << " was accepted";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+            EXPECT_NE(std::string(error.what()).find(concat("got ", bad, " at position 2")),
+                      std::string::npos)
+                << error.what();
+        }
+    }
+}
+
+TEST_P(VocabTest, EmbeddingTakesAnEmptyBatch) {
+    VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
+    const Tensor none = Tensor::zeros({0, 7}, DType::kInt32);
+    EXPECT_EQ(embedding.forward(none).shape(), (Shape{0, 7, kWidth}));
+    embedding.backward(Tensor::zeros({0, 7, kWidth}, GetParam()), none);
+}
+
+// The loss, its log-sum-exps and its gradient, by definition.
+struct Reference {
+    double loss = 0;
+    std::vector<double> log_sum_exp, dlogits;
+};
+
+Reference reference(const Tensor& logits, const Tensor& targets, double scale) {
+    const auto z = to_doubles(logits);
+    const std::int64_t rows = targets.numel();
+    const std::int32_t* ids = targets.data<std::int32_t>();
+    Reference r;
+    r.dlogits.assign(z.size(), 0.0);
+    std::int64_t counted = 0;
+    for (std::int64_t i = 0; i < rows; ++i) counted += ids[i] >= 0;
+    for (std::int64_t i = 0; i < rows; ++i) {
+        double max = -std::numeric_limits<double>::infinity(), sum = 0;
+        for (std::int64_t v = 0; v < kVocab; ++v) max = std::max(max, z[i * kVocab + v]);
+        for (std::int64_t v = 0; v < kVocab; ++v) sum += std::exp(z[i * kVocab + v] - max);
+        r.log_sum_exp.push_back(max + std::log(sum));
+        if (ids[i] < 0) continue;
+        r.loss += (r.log_sum_exp.back() - z[i * kVocab + ids[i]]) / static_cast<double>(counted);
+        for (std::int64_t v = 0; v < kVocab; ++v) {
+            const double p = std::exp(z[i * kVocab + v] - r.log_sum_exp.back());
+            r.dlogits[i * kVocab + v] = (p - (v == ids[i])) * scale / static_cast<double>(counted);
+        }
+    }
+    return r;
+}
+
+TEST_P(VocabTest, CrossEntropyMatchesDoubleOnEveryKindOfData) {
+    for (DataKind kind : testing::kAllDataKinds) {
+        for (const Shape& shape : {Shape{1, 1}, Shape{2, 31}, Shape{3, 33}}) {
+            const Tensor targets = token_tensor(shape, 2);
+            if (targets.numel() > 1) targets.data<std::int32_t>()[1] = -1;
+            const Tensor whole =
+                testing::make_data(kind, {shape[0], shape[1], kVocab}, GetParam(), 9);
+            const Reference want = reference(whole, targets, 0.5);
+            const Tensor logits = whole.slice(2, begin_, begin_ + local_).clone();
+            CrossEntropySaved saved;
+            const double loss = cross_entropy_forward(*grid_, logits, targets, saved);
+            EXPECT_NEAR(loss, want.loss, 2e-6 * std::abs(want.loss) + 1e-6) << name_of(kind);
+            EXPECT_TRUE(near(saved.log_sum_exp, want.log_sum_exp, 1e-6, 1e-6)) << name_of(kind);
+            std::vector<double> dlogits_want;
+            for (std::int64_t i = 0; i < targets.numel(); ++i) {
+                const auto row = want.dlogits.begin() + i * kVocab + begin_;
+                dlogits_want.insert(dlogits_want.end(), row, row + local_);
+            }
+            // fp32 logits of a thousand carry an absolute rounding of 6e-5 into the exponent.
+            const double relative = GetParam() == DType::kFloat32 ? 2e-4 : 1.0 / 200;
+            cross_entropy_backward(*grid_, logits, targets, saved, 0.5, logits);  // in place
+            EXPECT_TRUE(near(logits, dlogits_want, relative, 1e-7)) << name_of(kind);
+        }
+    }
+}
+
+TEST_P(VocabTest, CrossEntropyGradientMatchesFiniteDifferences) {
+    if (GetParam() != DType::kFloat32) GTEST_SKIP() << "bf16 steps are too coarse";
+    const Tensor targets = token_tensor({1, 3}, 4);
+    const Tensor whole = gaussian({1, 3, kVocab}, DType::kFloat32, 6);
+    const auto loss_at = [&](std::int64_t index, float change) {
+        const Tensor moved = whole.clone();
+        moved.data<float>()[index] += change;
+        CrossEntropySaved saved;
+        return cross_entropy_forward(*grid_, moved.slice(2, begin_, begin_ + local_).clone(),
+                                     targets, saved);
+    };
+    CrossEntropySaved saved;
+    const Tensor mine = whole.slice(2, begin_, begin_ + local_);  // strided
+    cross_entropy_forward(*grid_, mine, targets, saved);
+    const Tensor dmine = Tensor::zeros({1, 3, local_}, DType::kFloat32);
+    cross_entropy_backward(*grid_, mine, targets, saved, 1.0, dmine);
+    for (std::int64_t index : {0, 17, 39, 40, 77, 119}) {
+        const double slope = (loss_at(index, 0.05f) - loss_at(index, -0.05f)) / 0.1;
+        const std::int64_t row = index / kVocab, column = index % kVocab - begin_;
+        if (column < 0 || column >= local_) continue;
+        EXPECT_NEAR(dmine.data<float>()[row * local_ + column], slope, 2e-4) << index;
+    }
+}
+
+TEST_P(VocabTest, CrossEntropyMakesTwoCollectivesAndTheSameBitsOnAllRanks) {
+    const Tensor targets = token_tensor({2, 9}, 4);
+    const Tensor logits =
+        gaussian({2, 9, local_}, GetParam(), 70 + static_cast<std::uint64_t>(world().rank()), 4.0);
+    CrossEntropySaved saved;
+    const double loss = cross_entropy_forward(*grid_, logits, targets, saved);
+    EXPECT_EQ(grid_->tensor().counts().all_reduces, 2);
+    EXPECT_EQ(grid_->tensor().counts().bytes, 3 * 18 * 4) << "three numbers a token";
+    const double largest = world().all_reduce_scalar(loss, ReduceOp::kMax);
+    const double smallest = -world().all_reduce_scalar(-loss, ReduceOp::kMax);
+    EXPECT_EQ(largest, smallest);
+    cross_entropy_backward(*grid_, logits, targets, saved, 1.0, logits);
+    EXPECT_EQ(grid_->tensor().counts().all_reduces, 2) << "backward needs none";
+}
+
+TEST_P(VocabTest, CrossEntropyOfNothingIsZero) {
+    const Tensor targets = Tensor::full({1, 4}, -1.0f, DType::kInt32);
+    const Tensor logits = gaussian({1, 4, local_}, GetParam(), 1);
+    CrossEntropySaved saved;
+    EXPECT_EQ(cross_entropy_forward(*grid_, logits, targets, saved), 0.0);
+    cross_entropy_backward(*grid_, logits, targets, saved, 1.0, logits);
+    EXPECT_TRUE(testing::same_bits(logits, Tensor::zeros({1, 4, local_}, GetParam())));
+    EXPECT_EQ(cross_entropy_forward(*grid_, Tensor::zeros({0, 4, local_}, GetParam()),
+                                    Tensor::zeros({0, 4}, DType::kInt32), saved),
+              0.0);
+}
+
+TEST_P(VocabTest, ANaNLogitOnOneRankIsSeenByAll) {
+    const Tensor targets = token_tensor({1, 3}, 4);
+    const Tensor logits = gaussian({1, 3, local_}, GetParam(), 1);
+    if (world().rank() == world().size() - 1) {
+        logits.slice(1, 1, 2).slice(2, 0, 1).fill(std::numeric_limits<float>::quiet_NaN());
+    }
+    CrossEntropySaved saved;
+    EXPECT_TRUE(std::isnan(cross_entropy_forward(*grid_, logits, targets, saved)));
+}
+
+TEST_P(VocabTest, CrossEntropyRejectsBadTargets) {
+    const Tensor logits = gaussian({1, 2, local_}, GetParam(), 1);
+    CrossEntropySaved saved;
+    for (std::int32_t bad : {-2, static_cast<std::int32_t>(kVocab)}) {
+        const Tensor targets = Tensor::zeros({1, 2}, DType::kInt32);
+        targets.data<std::int32_t>()[1] = bad;
+        EXPECT_THROW(cross_entropy_forward(*grid_, logits, targets, saved), Error);
+    }
+    EXPECT_THROW(cross_entropy_forward(*grid_, logits, Tensor::zeros({2, 1}, DType::kInt32), saved),
+                 Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types,
+                         VocabTest,
+                         ::testing::Values(DType::kFloat32, DType::kBFloat16),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+TEST(VocabShardingTest, VocabularyMustDivideOverTheRanks) {
+    ParallelConfig config;
+    config.tensor_parallel = world().size();
+    const ProcessGrid grid(world(), config);
+    if (world().size() == 1) GTEST_SKIP() << "one rank divides everything";
+    EXPECT_THROW(VocabParallelEmbedding(grid, "e", 41, 4, DType::kFloat32), Error);
+}
+
+}  // namespace
+}  // namespace evenkeel
