@@ -2,40 +2,19 @@
 // written once; statistic, gain and rotation are fp32.
 #include "attention/qk_norm_rope_rows.h"
 
-#include <cfloat>
-
 #include "framework/simd.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-// Squares below this lose bits, or all of them, in fp32.
-constexpr float kSmallMean = 1e-30f;
-
-// 1 / rms where squares over- or underflow in fp32.
-[[gnu::noinline]] float careful_rstd(const float* row, int dim, float eps) {
-    double sum = 0.0;
-    for (int c = 0; c < dim; ++c) sum += static_cast<double>(row[c]) * row[c];
-    const double root = __builtin_sqrt(sum / dim + eps);
-    if (root == 0.0) return 0.0f;
-    const double inverse = 1.0 / root;
-    return inverse > FLT_MAX ? FLT_MAX : static_cast<float>(inverse);
-}
-
 template <int kDim>
-EVENKEEL_INLINE float reciprocal_rms(const Vec* row, float eps) {
+EVENKEEL_INLINE float sum_of_squares(const Vec* row) {
     Vec even{}, odd{};
     for (int i = 0; i < kDim / kLanes; i += 2) {
         even += row[i] * row[i];
         if (i + 1 < kDim / kLanes) odd += row[i + 1] * row[i + 1];
     }
-    const float mean = sum(even + odd) / kDim;
-    if (mean <= FLT_MAX && mean + eps >= kSmallMean) [[likely]] {
-        return 1.0f / __builtin_sqrtf(mean + eps);
-    }
-    float values[kDim];
-    for (int i = 0; i < kDim / kLanes; ++i) store(values + i * kLanes, row[i]);
-    return careful_rstd(values, kDim, eps);
+    return sum(even + odd);
 }
 
 // cos and sin of one token's angles; sin with the sign of the direction for the interleaved layout,
@@ -145,7 +124,7 @@ void forward(const QkNormRopeRows& rows, std::int64_t begin, std::int64_t end) {
             Vec row[kVectors];
             for (int i = 0; i < kVectors; ++i) row[i] = load(x + i * kLanes);
             if (rows.norm) {
-                const float rstd = reciprocal_rms<kDim>(row, rows.eps);
+                const float rstd = reciprocal_rms(sum_of_squares<kDim>(row), x, kDim, rows.eps);
                 rows.rstd[token * rows.heads + n] = rstd;
                 const float* gain = rows.gain + n * rows.gain_head;
                 for (int i = 0; i < kVectors; ++i) row[i] = row[i] * rstd * load(gain + i * kLanes);
@@ -208,8 +187,7 @@ EVENKEEL_INLINE bool call_for(const QkNormRopeRows& rows, F&& f) {
     return true;
 }
 
-// Calls f.operator()<head width, whole rotation in registers>(). Without inlining f's loops would be
-// instantiated all the same.
+// Calls f.operator()<head width, rotation in registers>().
 template <typename F>
 EVENKEEL_INLINE void dispatch(const QkNormRopeRows& rows, F&& f) {
     static_cast<void>(call_for<32>(rows, f) || call_for<64>(rows, f) || call_for<80>(rows, f) ||

@@ -3,6 +3,7 @@
 // to its translation unit: one instruction set's code can never be linked in place of another's.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #if defined(__x86_64__)
@@ -73,17 +74,18 @@ EVENKEEL_INLINE void store(std::uint16_t* to, Vec value) {
     __builtin_memcpy(to, &bits, kLanes * sizeof(std::uint16_t));
 }
 
-// Single elements, for what is left of a row.
-EVENKEEL_INLINE float load_one(const float* from) { return *from; }
-EVENKEEL_INLINE float load_one(const std::uint16_t* from) {
-    return __builtin_bit_cast(float, static_cast<std::uint32_t>(*from) << 16);
+// The first count elements, and zeros: what is left of a row.
+template <typename T>
+EVENKEEL_INLINE Vec load_partial(const T* from, std::int64_t count) {
+    T lanes[kLanes] = {};
+    __builtin_memcpy(lanes, from, static_cast<std::size_t>(count) * sizeof(T));
+    return load(lanes);
 }
-
-EVENKEEL_INLINE void store_one(float* to, float value) { *to = value; }
-EVENKEEL_INLINE void store_one(std::uint16_t* to, float value) {
-    const auto u = __builtin_bit_cast(std::uint32_t, value);
-    const std::uint32_t rounded = u + 0x7fffu + ((u >> 16) & 1u);
-    *to = static_cast<std::uint16_t>((value == value ? rounded : (u | 0x400000u)) >> 16);
+template <typename T>
+EVENKEEL_INLINE void store_partial(T* to, Vec value, std::int64_t count) {
+    T lanes[kLanes];
+    store(lanes, value);
+    __builtin_memcpy(to, lanes, static_cast<std::size_t>(count) * sizeof(T));
 }
 
 // Lane i of the result is lane i XOR kDistance.
@@ -101,6 +103,58 @@ EVENKEEL_INLINE float sum(Vec value) {
     value += swap_lanes<2>(value);
     value += swap_lanes<1>(value);
     return value[0];
+}
+
+// e^x to 2 units in the last place; below -87.3 and above 88 the values at those ends. By x = n ln 2 + r,
+// |r| <= ln 2 / 2, and the Taylor polynomial of degree 7 (error below 6e-9).
+EVENKEEL_INLINE Vec exp(Vec x) {
+    x = x < -87.3f ? broadcast(-87.3f) : x;
+    x = x > 88.0f ? broadcast(88.0f) : x;
+    const Vec shifted = x * 1.44269504f + 12582912.0f;  // 1.5 * 2^23: n stands in the lowest bits
+    const Vec n = shifted - 12582912.0f;
+    const Vec r = (x - n * 0.693359375f) - n * -2.12194440e-4f;  // ln 2 in two parts
+    Vec p = r * (1.0f / 5040) + 1.0f / 720;
+    p = p * r + 1.0f / 120;
+    p = p * r + 1.0f / 24;
+    p = p * r + 1.0f / 6;
+    p = p * r + 0.5f;
+    p = p * r + 1.0f;
+    p = p * r + 1.0f;
+    return p * (Vec)(((BitVec)shifted + 127u) << 23);
+}
+
+// Squares below this lose bits, or all of them, in fp32.
+constexpr float kSmallMean = 1e-30f;
+constexpr float kLargeMean = 3e38f;
+
+// 1 / sqrt(mean + eps) from the row itself, where its squares over- or underflow in fp32; 0 for a row of
+// zeros without eps.
+template <typename T>
+[[gnu::noinline, maybe_unused]] float careful_reciprocal_rms(const T* row,
+                                                             std::int64_t width,
+                                                             float eps) {
+    double sum = 0.0;
+    for (std::int64_t c = 0; c < width; ++c) {
+        const double value = load_partial(row + c, 1)[0];
+        sum += value * value;
+    }
+    const double root = __builtin_sqrt(sum / static_cast<double>(width) + eps);
+    if (root == 0.0) return 0.0f;
+    const double inverse = 1.0 / root;
+    return inverse > kLargeMean ? kLargeMean : static_cast<float>(inverse);
+}
+
+// 1 / sqrt(mean + eps) of a row whose squares sum to sum_of_squares.
+template <typename T>
+EVENKEEL_INLINE float reciprocal_rms(float sum_of_squares,
+                                     const T* row,
+                                     std::int64_t width,
+                                     float eps) {
+    const float mean = sum_of_squares / static_cast<float>(width);
+    if (mean <= kLargeMean && mean + eps >= kSmallMean) [[likely]] {
+        return 1.0f / __builtin_sqrtf(mean + eps);
+    }
+    return careful_reciprocal_rms(row, width, eps);
 }
 
 }  // namespace

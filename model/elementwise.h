@@ -1,4 +1,6 @@
-// The element-wise operations of a decoder block. fp32 or bf16 storage, fp32 arithmetic, one rounding.
+// The element-wise operations of a decoder block. fp32 or bf16 storage, fp32 arithmetic, one rounding. All
+// tensors are contiguous; the results do not depend on the number of threads. A wrong shape or type throws
+// kInvalidArgument.
 //
 // N rows (tokens), C width, F feed-forward width on this rank.
 #pragma once
@@ -8,10 +10,11 @@
 namespace evenkeel {
 
 // y = gain * x / sqrt(mean(x^2) + eps) (Zhang and Sennrich 2019, eq. 4). x, y [.., C]; gain [C] fp32 or
-// x's type; rstd [N] fp32, kept for backward.
+// x's type; rstd [N] fp32, kept for backward. y may be x where no backward pass follows. Rows whose squares
+// over- or underflow in fp32 get their mean in double; a zero row gives zero.
 void rms_norm_forward(
     const Tensor& x, const Tensor& gain, double eps, const Tensor& y, const Tensor& rstd);
-// dx from dy; dgain [C] fp32 is added to. accumulate: dx += instead of =. Fixed order of summation.
+// dx from dy; dgain [C] fp32 is added to. accumulate: dx += instead of =; otherwise dx may be dy.
 void rms_norm_backward(const Tensor& dy,
                        const Tensor& x,
                        const Tensor& gain,
@@ -21,10 +24,11 @@ void rms_norm_backward(const Tensor& dy,
                        const Tensor& dgain);
 
 // SwiGLU (Shazeer 2020, eq. 6): y = silu(gate) * up; gate_up [.., 2F] holds gate then up; y [.., F].
+// dgate_up may be gate_up.
 void swiglu_forward(const Tensor& gate_up, const Tensor& y);
 void swiglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up);
 
-// GELU (Hendrycks and Gimpel 2016), the exact form x Phi(x).
+// GELU (Hendrycks and Gimpel 2016), the exact form x Phi(x). y may be x, and dx dy or x.
 void gelu_forward(const Tensor& x, const Tensor& y);
 void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx);
 

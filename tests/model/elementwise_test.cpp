@@ -1,0 +1,363 @@
+#include "model/elementwise.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <functional>
+#include <numbers>
+#include <string>
+
+#include "framework/isa.h"
+#include "tests/support/compare.h"
+#include "tests/support/data.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::gaussian;
+using testing::make_data;
+using testing::near;
+using testing::poisoned;
+using testing::same_bits;
+using testing::to_doubles;
+using testing::within_error_of_plain;
+
+constexpr DType kFp32 = DType::kFloat32;
+constexpr DType kBf16 = DType::kBFloat16;
+
+// The same formulas in double (the reference) and in float (the plain implementation).
+template <typename Real>
+struct Formulas {
+    using Values = std::vector<Real>;
+
+    static Real rstd(const Real* x, std::int64_t width, double eps) {
+        Real sum = 0;
+        for (std::int64_t c = 0; c < width; ++c) sum += x[c] * x[c];
+        return 1 / std::sqrt(sum / static_cast<Real>(width) + static_cast<Real>(eps));
+    }
+    static Values rms_norm(const Values& x, const Values& gain, double eps) {
+        const auto width = static_cast<std::int64_t>(gain.size());
+        Values y = x;
+        for (std::size_t i = 0; i < x.size(); i += gain.size()) {
+            const Real r = rstd(&x[i], width, eps);
+            for (std::size_t c = 0; c < gain.size(); ++c) y[i + c] *= r * gain[c];
+        }
+        return y;
+    }
+    // dx, then dgain.
+    static std::pair<Values, Values> rms_norm_gradients(const Values& dy,
+                                                        const Values& x,
+                                                        const Values& gain,
+                                                        double eps) {
+        const std::size_t width = gain.size();
+        Values dx(x.size()), dgain(width, Real(0));
+        for (std::size_t i = 0; i < x.size(); i += width) {
+            const Real r = rstd(&x[i], static_cast<std::int64_t>(width), eps);
+            Real mean = 0;
+            for (std::size_t c = 0; c < width; ++c) {
+                dgain[c] += dy[i + c] * x[i + c] * r;
+                mean += gain[c] * dy[i + c] * x[i + c] * r;
+            }
+            mean /= static_cast<Real>(width);
+            for (std::size_t c = 0; c < width; ++c) {
+                dx[i + c] = r * (gain[c] * dy[i + c] - x[i + c] * r * mean);
+            }
+        }
+        return {dx, dgain};
+    }
+    static Real sigmoid(Real x) { return 1 / (1 + std::exp(-x)); }
+    static Values swiglu(const Values& gate_up, std::size_t width) {
+        Values y;
+        for (std::size_t i = 0; i < gate_up.size(); i += 2 * width) {
+            for (std::size_t c = 0; c < width; ++c) {
+                const Real g = gate_up[i + c];
+                y.push_back(g * sigmoid(g) * gate_up[i + width + c]);
+            }
+        }
+        return y;
+    }
+    static Values swiglu_gradient(const Values& dy, const Values& gate_up, std::size_t width) {
+        Values d(gate_up.size());
+        for (std::size_t row = 0; row < dy.size() / width; ++row) {
+            for (std::size_t c = 0; c < width; ++c) {
+                const std::size_t i = row * 2 * width + c;
+                const Real g = gate_up[i], up = gate_up[i + width], s = sigmoid(g);
+                d[i] = dy[row * width + c] * up * s * (1 + g * (1 - s));
+                d[i + width] = dy[row * width + c] * g * s;
+            }
+        }
+        return d;
+    }
+    static Real phi(Real x) { return std::erfc(-x / std::numbers::sqrt2_v<Real>) / 2; }
+    static Values gelu(const Values& x) {
+        Values y;
+        for (const Real value : x) y.push_back(value * phi(value));
+        return y;
+    }
+    static Values gelu_gradient(const Values& dy, const Values& x) {
+        Values d;
+        for (std::size_t i = 0; i < x.size(); ++i) {
+            const Real density = std::exp(-x[i] * x[i] / 2) * std::numbers::inv_sqrtpi_v<Real> /
+                                 std::numbers::sqrt2_v<Real>;
+            d.push_back(dy[i] * (phi(x[i]) + x[i] * density));
+        }
+        return d;
+    }
+};
+using Exact = Formulas<double>;
+using Plain = Formulas<float>;
+
+std::vector<float> to_floats(const Tensor& tensor) {
+    const std::vector<double> values = to_doubles(tensor);
+    return {values.begin(), values.end()};
+}
+
+Tensor tensor_of(const std::vector<float>& values, const Shape& shape, DType dtype) {
+    const Tensor tensor = Tensor::uninitialized(shape, kFp32);
+    for (std::size_t i = 0; i < values.size(); ++i) tensor.data<float>()[i] = values[i];
+    return tensor.to(dtype);
+}
+
+// Runs the body for every type, width (whole vectors, ragged, below one vector), kind of data and
+// instruction set.
+void for_all_inputs(const std::function<void(DType, std::int64_t width, testing::DataKind)>& body) {
+    for (const Isa isa : kAllIsas) {
+        limit_isa(isa);
+        for (const DType dtype : {kFp32, kBf16}) {
+            for (const std::int64_t width : {1, 15, 16, 33, 64, 257}) {
+                for (const testing::DataKind kind : testing::kAllDataKinds) {
+                    SCOPED_TRACE(concat(evenkeel::name_of(isa), " ", evenkeel::name_of(dtype),
+                                        " width ", width, " ", testing::name_of(kind)));
+                    body(dtype, width, kind);
+                }
+            }
+        }
+    }
+    limit_isa(Isa::kAvx512);
+}
+
+// (f(x + h) - f(x - h)) / 2h of the sum of f's results weighted by dy, for element i of x.
+double finite_difference(const std::function<std::vector<double>(const std::vector<double>&)>& f,
+                         const std::vector<double>& dy,
+                         std::vector<double> x,
+                         std::size_t i) {
+    const double step = 1e-5, at = x[i];
+    double side[2];
+    for (int s = 0; s < 2; ++s) {
+        x[i] = at + (s == 0 ? step : -step);
+        const std::vector<double> y = f(x);
+        side[s] = 0.0;
+        for (std::size_t j = 0; j < y.size(); ++j) side[s] += y[j] * dy[j];
+    }
+    return (side[0] - side[1]) / (2.0 * step);
+}
+
+TEST(ElementwiseTest, ReferenceGradientsMatchFiniteDifferences) {
+    const auto x = to_doubles(gaussian({2, 10}, kFp32, 1));
+    const auto dy = to_doubles(gaussian({2, 10}, kFp32, 2));
+    const auto gain = to_doubles(gaussian({10}, kFp32, 3));
+    const auto half_dy = to_doubles(gaussian({2, 5}, kFp32, 4));
+    const auto [dx, dgain] = Exact::rms_norm_gradients(dy, x, gain, 1e-6);
+    const auto dgelu = Exact::gelu_gradient(dy, x);
+    const auto dgate_up = Exact::swiglu_gradient(half_dy, x, 5);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+        EXPECT_NEAR(
+            dx[i],
+            finite_difference([&](auto& v) { return Exact::rms_norm(v, gain, 1e-6); }, dy, x, i),
+            1e-8);
+        EXPECT_NEAR(dgelu[i], finite_difference(Exact::gelu, dy, x, i), 1e-8);
+        EXPECT_NEAR(dgate_up[i],
+                    finite_difference([&](auto& v) { return Exact::swiglu(v, 5); }, half_dy, x, i),
+                    1e-8);
+    }
+    for (std::size_t i = 0; i < gain.size(); ++i) {
+        EXPECT_NEAR(
+            dgain[i],
+            finite_difference([&](auto& g) { return Exact::rms_norm(x, g, 1e-6); }, dy, gain, i),
+            1e-8);
+    }
+}
+
+TEST(ElementwiseTest, RmsNormMatchesReference) {
+    for_all_inputs([](DType dtype, std::int64_t width, testing::DataKind kind) {
+        const Shape shape{5, 14, width};
+        const Tensor x = make_data(kind, shape, dtype, 1), dy = gaussian(shape, dtype, 2);
+        for (const DType gain_type : {kFp32, dtype}) {
+            const Tensor gain = gaussian({width}, gain_type, 3);
+            const Tensor y = poisoned(shape, dtype), rstd = poisoned({70}, kFp32);
+            rms_norm_forward(x, gain, 1e-6, y, rstd);
+            EXPECT_TRUE(within_error_of_plain(
+                y, tensor_of(Plain::rms_norm(to_floats(x), to_floats(gain), 1e-6), shape, dtype),
+                Exact::rms_norm(to_doubles(x), to_doubles(gain), 1e-6), 2.0));
+
+            const Tensor dx = poisoned(shape, dtype), dgain = Tensor::zeros({width}, kFp32);
+            rms_norm_backward(dy, x, gain, rstd, false, dx, dgain);
+            const auto plain =
+                Plain::rms_norm_gradients(to_floats(dy), to_floats(x), to_floats(gain), 1e-6);
+            const auto want =
+                Exact::rms_norm_gradients(to_doubles(dy), to_doubles(x), to_doubles(gain), 1e-6);
+            EXPECT_TRUE(
+                within_error_of_plain(dx, tensor_of(plain.first, shape, dtype), want.first, 3.0));
+            EXPECT_TRUE(within_error_of_plain(dgain, tensor_of(plain.second, {width}, kFp32),
+                                              want.second, 3.0));
+        }
+    });
+}
+
+TEST(ElementwiseTest, RmsNormBackwardAddsWhereItIsTold) {
+    const Tensor x = gaussian({3, 40}, kFp32, 1), dy = gaussian({3, 40}, kFp32, 2);
+    const Tensor gain = gaussian({40}, kFp32, 3), rstd = Tensor::full({3}, 0.5f, kFp32);
+    const Tensor dx = poisoned({3, 40}, kFp32), dgain = Tensor::zeros({40}, kFp32);
+    rms_norm_backward(dy, x, gain, rstd, false, dx, dgain);
+    const Tensor sum = gaussian({3, 40}, kFp32, 4), start = sum.clone();
+    const Tensor gain_sum = Tensor::full({40}, 1.0f, kFp32);
+    rms_norm_backward(dy, x, gain, rstd, true, sum, gain_sum);
+    for (int i = 0; i < 120; ++i) {
+        EXPECT_NEAR(sum.data<float>()[i], start.data<float>()[i] + dx.data<float>()[i], 1e-6);
+    }
+    for (int c = 0; c < 40; ++c) {
+        EXPECT_NEAR(gain_sum.data<float>()[c], 1.0f + dgain.data<float>()[c], 1e-6);
+    }
+}
+
+TEST(ElementwiseTest, RmsNormOfExtremeRows) {
+    for (const float scale : {0.0f, 1e30f, 1e-30f}) {
+        const Tensor x = Tensor::full({2, 48}, scale, kFp32), y = poisoned({2, 48}, kFp32);
+        const Tensor gain = Tensor::full({48}, 2.0f, kFp32), rstd = poisoned({2}, kFp32);
+        rms_norm_forward(x, gain, 0.0, y, rstd);
+        EXPECT_TRUE(near(y, std::vector<double>(96, scale == 0.0f ? 0.0 : 2.0), 1e-6, 0.0))
+            << scale;
+    }
+}
+
+TEST(ElementwiseTest, SwiGluMatchesReference) {
+    for_all_inputs([](DType dtype, std::int64_t width, testing::DataKind kind) {
+        const Shape shape{3, 5, width}, wide{3, 5, 2 * width};
+        const Tensor gate_up = make_data(kind, wide, dtype, 1), dy = gaussian(shape, dtype, 2);
+        const auto size = static_cast<std::size_t>(width);
+        const Tensor y = poisoned(shape, dtype), dgate_up = poisoned(wide, dtype);
+        swiglu_forward(gate_up, y);
+        EXPECT_TRUE(within_error_of_plain(
+            y, tensor_of(Plain::swiglu(to_floats(gate_up), size), shape, dtype),
+            Exact::swiglu(to_doubles(gate_up), size), 2.0));
+        swiglu_backward(dy, gate_up, dgate_up);
+        EXPECT_TRUE(within_error_of_plain(
+            dgate_up,
+            tensor_of(Plain::swiglu_gradient(to_floats(dy), to_floats(gate_up), size), wide, dtype),
+            Exact::swiglu_gradient(to_doubles(dy), to_doubles(gate_up), size), 3.0));
+    });
+}
+
+TEST(ElementwiseTest, GeluMatchesReference) {
+    for_all_inputs([](DType dtype, std::int64_t width, testing::DataKind kind) {
+        const Shape shape{3, 5, width};
+        const Tensor x = make_data(kind, shape, dtype, 1), dy = gaussian(shape, dtype, 2);
+        const Tensor y = poisoned(shape, dtype), dx = poisoned(shape, dtype);
+        gelu_forward(x, y);
+        EXPECT_TRUE(within_error_of_plain(y, tensor_of(Plain::gelu(to_floats(x)), shape, dtype),
+                                          Exact::gelu(to_doubles(x)), 2.0));
+        gelu_backward(dy, x, dx);
+        EXPECT_TRUE(within_error_of_plain(
+            dx, tensor_of(Plain::gelu_gradient(to_floats(dy), to_floats(x)), shape, dtype),
+            Exact::gelu_gradient(to_doubles(dy), to_doubles(x)), 3.0));
+    });
+}
+
+// Relative accuracy, element by element, where the rule above looks at the largest element only.
+TEST(ElementwiseTest, ActivationsAreAccurateEverywhere) {
+    const Tensor x = Tensor::uninitialized({1, 2000}, kFp32);
+    const Tensor gate_up = Tensor::full({1, 4000}, 1.0f, kFp32);
+    for (int i = 0; i < 2000; ++i) {
+        const float value = 0.01f * static_cast<float>(i - 1000);  // -10 to 10
+        x.data<float>()[i] = value;
+        gate_up.data<float>()[i] = 8.0f * value;
+    }
+    const Tensor y = poisoned({1, 2000}, kFp32);
+    for (const Isa isa : kAllIsas) {
+        limit_isa(isa);
+        swiglu_forward(gate_up, y);
+        EXPECT_TRUE(near(y, Exact::swiglu(to_doubles(gate_up), 2000), 1e-6, 1e-35));
+        gelu_forward(x, y);
+        EXPECT_TRUE(near(y, Exact::gelu(to_doubles(x)), 5e-6, 0.0));
+    }
+    limit_isa(Isa::kAvx512);
+}
+
+TEST(ElementwiseTest, ActivationsSaturateAndKeepNaN) {
+    const float inputs[] = {1e30f, -1e30f, 1000.0f, -1000.0f, NAN};
+    const Tensor x = Tensor::uninitialized({5}, kFp32), ones = Tensor::full({5}, 1.0f, kFp32);
+    const Tensor gate_up = Tensor::full({5, 2}, 1.0f, kFp32), y = poisoned({5, 1}, kFp32);
+    for (int i = 0; i < 5; ++i) gate_up.data<float>()[2 * i] = x.data<float>()[i] = inputs[i];
+    const std::vector<double> want{1e30f, 0.0, 1000.0, 0.0, NAN};
+    swiglu_forward(gate_up, y);
+    EXPECT_TRUE(near(y, want, 0.0, 1e-7));
+    gelu_forward(x, y.view({5}));
+    EXPECT_TRUE(near(y, want, 0.0, 1e-7));
+    gelu_backward(ones, x, y.view({5}));
+    EXPECT_TRUE(near(y, std::vector<double>{1.0, 0.0, 1.0, 0.0, NAN}, 0.0, 1e-7));
+}
+
+TEST(ElementwiseTest, AddRoundsTheSumOnce) {
+    for_all_inputs([](DType dtype, std::int64_t width, testing::DataKind kind) {
+        const Tensor x = make_data(kind, {7, width}, dtype, 1), y = gaussian({7, width}, dtype, 2);
+        std::vector<float> want = to_floats(y);
+        for (std::size_t i = 0; i < want.size(); ++i) want[i] += to_floats(x)[i];
+        add_in_place(y, x);
+        EXPECT_TRUE(same_bits(y, tensor_of(want, {7, width}, dtype)));
+    });
+}
+
+TEST(ElementwiseTest, ResultsDoNotDependOnThreads) {
+    const Shape shape{700, 100};
+    const Tensor x = gaussian(shape, kFp32, 1), dy = gaussian(shape, kFp32, 2);
+    const Tensor gain = gaussian({100}, kFp32, 3), rstd = Tensor::full({700}, 1.0f, kFp32);
+    const int threads = omp_get_max_threads();
+    Tensor first_gain, first_swiglu, first_gelu;
+    for (const int count : {1, 2, 3, 7}) {
+        omp_set_num_threads(count);
+        const Tensor dgain = Tensor::zeros({100}, kFp32), dx = poisoned(shape, kFp32);
+        rms_norm_backward(dy, x, gain, rstd, false, dx, dgain);
+        const Tensor swiglu = poisoned({700, 50}, kFp32), gelu = poisoned(shape, kFp32);
+        swiglu_forward(x, swiglu);
+        gelu_forward(x, gelu);
+        if (count == 1) first_gain = dgain, first_swiglu = swiglu, first_gelu = gelu;
+        EXPECT_TRUE(same_bits(dgain, first_gain)) << count;
+        EXPECT_TRUE(same_bits(swiglu, first_swiglu)) << count;
+        EXPECT_TRUE(same_bits(gelu, first_gelu)) << count;
+    }
+    omp_set_num_threads(threads);
+}
+
+TEST(ElementwiseTest, EmptyTensorsAreNoWork) {
+    const Tensor x = Tensor::zeros({0, 8}, kFp32), half = Tensor::zeros({0, 4}, kFp32);
+    const Tensor gain = Tensor::full({8}, 1.0f, kFp32), rstd = Tensor::zeros({0}, kFp32);
+    rms_norm_forward(x, gain, 1e-6, x, rstd);
+    rms_norm_backward(x, x, gain, rstd, false, x, gain.clone());
+    swiglu_forward(x, half);
+    swiglu_backward(half, x, x);
+    gelu_forward(x, x);
+    gelu_backward(x, x, x);
+    add_in_place(x, x);
+}
+
+TEST(ElementwiseTest, RejectsWrongShapesAndTypes) {
+    const Tensor x = Tensor::zeros({3, 8}, kFp32), odd = Tensor::zeros({3, 7}, kFp32);
+    const Tensor half = Tensor::zeros({3, 4}, kFp32), bf16 = Tensor::zeros({3, 8}, kBf16);
+    const Tensor gain = Tensor::zeros({8}, kFp32), rstd = Tensor::zeros({3}, kFp32);
+    EXPECT_THROW(rms_norm_forward(x, half, 1e-6, x, rstd), Error);
+    EXPECT_THROW(rms_norm_forward(x, gain, 1e-6, bf16, rstd), Error);
+    EXPECT_THROW(rms_norm_forward(x, gain, -1.0, x, rstd), Error);
+    EXPECT_THROW(rms_norm_forward(x, gain, 1e-6, x, gain), Error);
+    EXPECT_THROW(rms_norm_backward(x, x, gain, rstd, false, odd, gain), Error);
+    EXPECT_THROW(swiglu_forward(odd, half), Error);
+    EXPECT_THROW(swiglu_forward(x, x), Error);
+    EXPECT_THROW(swiglu_backward(x, x, x), Error);
+    EXPECT_THROW(gelu_forward(x, odd), Error);
+    EXPECT_THROW(gelu_forward(Tensor::zeros({3, 16}, kFp32).slice(1, 0, 8), x), Error);
+    EXPECT_THROW(add_in_place(x, bf16), Error);
+    EXPECT_THROW(add_in_place(x, Tensor()), Error);
+}
+
+}  // namespace
+}  // namespace evenkeel
