@@ -31,13 +31,13 @@ constexpr int kPointToPointTag = 30001;
 std::atomic<std::int64_t> max_message_bytes{1 << 30};
 std::atomic<bool> failed{false};
 
-void check_mpi(int status, const char* op) {
+void check_mpi(int status, const char* op, const std::string& where = "") {
     if (status == MPI_SUCCESS) return;
     failed = true;
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
     MPI_Error_string(status, text, &length);
-    throw_error(ErrorCode::kMpi, op, std::string(text, static_cast<std::size_t>(length)));
+    throw_error(ErrorCode::kMpi, op, where + std::string(text, static_cast<std::size_t>(length)));
 }
 
 class MpiCommunicator final : public Communicator {
@@ -260,11 +260,12 @@ class MpiCommunicator final : public Communicator {
     // Completes all requests made since the last wait.
     void wait() {
         const auto start = Clock::now();
+        statuses_.resize(requests_.size());
         int done = 0;
         for (std::int64_t round = 0;; ++round) {
-            check_mpi(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done,
-                                  MPI_STATUSES_IGNORE),
-                      op_);
+            const int status = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(),
+                                           &done, statuses_.data());
+            if (status != MPI_SUCCESS) throw_failed_messages(status);
             if (done) break;
             if (round < kSpins) continue;
             sched_yield();  // there may be more ranks than cores
@@ -273,6 +274,21 @@ class MpiCommunicator final : public Communicator {
         }
         requests_.clear();
         peers_.clear();
+    }
+
+    [[noreturn]] void throw_failed_messages(int status) {
+        if (status == MPI_ERR_IN_STATUS) {
+            for (std::size_t i = 0; i < statuses_.size(); ++i) {
+                const int one = statuses_[i].MPI_ERROR;
+                if (one == MPI_SUCCESS || one == MPI_ERR_PENDING) continue;
+                check_mpi(one, op_,
+                          concat("between ranks ", rank_, " and ", peers_[i],
+                                 " (do both call the same operations with the same "
+                                 "sizes?): "));
+            }
+        }
+        check_mpi(status, op_);
+        throw_error(ErrorCode::kMpi, op_, "a message failed");
     }
 
     [[noreturn]] void throw_timeout() {
@@ -303,6 +319,7 @@ class MpiCommunicator final : public Communicator {
     const char* op_ = "";
     int tag_ = 0;
     std::vector<MPI_Request> requests_;
+    std::vector<MPI_Status> statuses_;
     std::vector<int> peers_;  // whom each request waits for
     std::vector<const std::byte*> sources_;
     Tensor staging_ = Tensor::uninitialized({0}, DType::kInt32);
