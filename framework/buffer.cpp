@@ -27,7 +27,8 @@ Buffer::Buffer(std::size_t bytes, Device device) : bytes_(bytes), device_(device
                         "device: got cuda, want cpu (this build has no CUDA back end)");
     if (bytes == 0) return;
     const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
+    const bool wrapped = rounded < bytes;
+    if (!wrapped) data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
     EVENKEEL_CHECK_CODE(data_ != nullptr, ErrorCode::kInternal, "Buffer",
                         "out of memory: no room for ", bytes, " bytes beside the ",
                         live_bytes(device), " already held");

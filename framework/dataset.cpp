@@ -45,7 +45,7 @@ std::string read_text(const std::string& path) {
     check(!path.empty(), ", want a text file or a directory of text files");
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
-    check(fs::exists(status) || status.type() == fs::file_type::none,
+    check(status.type() != fs::file_type::not_found,
           ", which does not exist; want a text file or a directory of text files");
     if (!fs::is_directory(status)) {
         std::string text = read_file(path);

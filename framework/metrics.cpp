@@ -34,6 +34,7 @@ template <typename Float>
 std::string to_text(Float value) {
     if (std::isnan(value)) return "\"nan\"";
     if (std::isinf(value)) return value > 0 ? "\"inf\"" : "\"-inf\"";
+    if (value == 0.0 && std::signbit(value)) return "-0.0";  // "-0" would be an integer
     char buffer[32];
     return {buffer, std::to_chars(buffer, buffer + sizeof(buffer), value).ptr};
 }

@@ -1,7 +1,7 @@
 #include "framework/tensor.h"
 
 #include <cstring>
-#include <limits>
+#include <vector>
 
 #include "framework/dispatch.h"
 
@@ -22,6 +22,24 @@ int wrap(int dim, int rank) {
     EVENKEEL_CHECK(dim >= -rank && dim < rank, "Tensor", "dimension: got ", dim,
                    ", want one of a tensor of rank ", rank);
     return dim < 0 ? dim + rank : dim;
+}
+
+struct Run {
+    std::int64_t size, stride;
+};
+
+// The fewest strided runs that the dimensions form, innermost first; none for a single element.
+std::vector<Run> runs_of(const Shape& shape, const Shape& strides) {
+    std::vector<Run> runs;
+    for (int i = static_cast<int>(shape.size()) - 1; i >= 0; --i) {
+        if (shape[i] == 1) continue;
+        if (!runs.empty() && strides[i] == runs.back().size * runs.back().stride) {
+            runs.back().size *= shape[i];
+        } else {
+            runs.push_back({shape[i], strides[i]});
+        }
+    }
+    return runs;
 }
 
 // Calls f(offset of a, offset of b, length) for every contiguous run of the innermost dimension.
@@ -117,40 +135,20 @@ Tensor Tensor::view(const Shape& shape) const {
                    ", want as many elements as ", to_string(shape_));
     Tensor result = *this;
     result.shape_ = shape;
-    if (is_contiguous()) {
-        result.strides_ = contiguous_strides(shape);
-        return result;
-    }
-    // Match groups of dimensions of equal size from the last; a group may merge or split only where its
-    // old dimensions follow one another in memory.
-    result.strides_.assign(shape.size(), 0);
-    int from = rank() - 1;
-    int to = static_cast<int>(shape.size()) - 1;
-    while (from >= 0 || to >= 0) {
-        std::int64_t old_size = from >= 0 ? shape_[from] : 1;
-        std::int64_t new_size = to >= 0 ? shape[to] : 1;
-        std::int64_t stride = from >= 0 ? strides_[from] : 1;
-        const std::int64_t base = stride;
-        int new_first = to;
-        while (old_size != new_size) {
-            if (old_size < new_size) {
-                EVENKEEL_CHECK(from > 0 && strides_[from - 1] == strides_[from] * shape_[from],
-                               "Tensor::view", "cannot view ", to_string(shape_), " with strides ",
-                               to_string(strides_), " as ", to_string(shape));
-                old_size *= shape_[--from];
-            } else {
-                EVENKEEL_CHECK(new_first > 0, "Tensor::view", "cannot view ", to_string(shape_),
-                               " with strides ", to_string(strides_), " as ", to_string(shape));
-                new_size *= shape[--new_first];
-            }
-        }
-        stride = base;
-        for (int i = to; i >= new_first && i >= 0; --i) {
-            result.strides_[i] = stride;
-            stride *= shape[i];
-        }
-        --from;
-        to = new_first - 1;
+    result.strides_ = contiguous_strides(shape);
+    if (is_contiguous() || numel() == 0) return result;
+    // Cut the runs of memory, innermost first, into the new dimensions. A dimension must not reach over
+    // the end of a run; those of size 1 fit anywhere.
+    const std::vector<Run> runs = runs_of(shape_, strides_);
+    std::size_t at = 0;
+    std::int64_t taken = 1;  // of the run at hand
+    for (int i = static_cast<int>(shape.size()) - 1; i >= 0; --i) {
+        if (taken == runs[at].size && at + 1 < runs.size() && shape[i] != 1) ++at, taken = 1;
+        EVENKEEL_CHECK(runs[at].size % (taken * shape[i]) == 0, "Tensor::view", "cannot view ",
+                       to_string(shape_), " with strides ", to_string(strides_), " as ",
+                       to_string(shape));
+        result.strides_[i] = runs[at].stride * taken;
+        taken *= shape[i];
     }
     return result;
 }
