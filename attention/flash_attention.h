@@ -28,7 +28,7 @@ struct AttentionOptions {
     double softmax_scale = 0.0;  // 0: 1 / sqrt(D)
 };
 
-// Per-head telemetry from inside the forward kernel, fp32, this rank's heads.
+// Per-head telemetry from inside the forward kernel, fp32, this rank's heads. Forward makes the tensors.
 struct AttentionStats {
     Tensor max_logit;  // [H]: largest scaled logit that a query can see; -inf if there is none
     Tensor entropy;    // [H]: mean over rows with a visible key of -sum p ln p, in nats; 0 if none

@@ -1,0 +1,109 @@
+#include "attention/flash_attention.h"
+
+#include <cmath>
+
+#include "attention/flash_attention_cpu.h"
+
+namespace evenkeel {
+namespace {
+
+void check_rows(
+    const char* op, const char* name, const Tensor& x, const Shape& shape, DType dtype) {
+    check_shape(op, name, x, shape);
+    check_dtype(op, name, x, dtype);
+    EVENKEEL_CHECK(x.numel() == 0 || x.stride(-1) == 1, op, name, ": got a row stride of ",
+                   x.stride(-1), " elements inside a row, want contiguous rows");
+}
+
+void check_mask(const char* op,
+                const AttentionMask& mask,
+                std::int64_t batch,
+                std::int64_t queries,
+                std::int64_t keys) {
+    EVENKEEL_CHECK(mask.window >= 0, op, "mask.window: got ", mask.window, ", want 0 or more");
+    const auto& bounds = mask.cu_seqlens;
+    if (bounds.empty()) return;
+    EVENKEEL_CHECK(batch == 1 && queries == keys, op, "mask.cu_seqlens: got batch ", batch, ", ",
+                   queries, " queries and ", keys,
+                   " keys, want batch 1 and as many keys as queries for packed documents");
+    EVENKEEL_CHECK(bounds.front() == 0 && bounds.back() == queries, op,
+                   "mask.cu_seqlens: got boundaries from ", bounds.front(), " to ", bounds.back(),
+                   ", want from 0 to ", queries);
+    for (std::size_t i = 1; i < bounds.size(); ++i) {
+        EVENKEEL_CHECK(bounds[i - 1] <= bounds[i], op, "mask.cu_seqlens: got ", bounds[i],
+                       " after ", bounds[i - 1], ", want ascending boundaries");
+    }
+}
+
+void check_inputs(const char* op,
+                  const Tensor& q,
+                  const Tensor& k,
+                  const Tensor& v,
+                  const AttentionOptions& options,
+                  const Tensor& out,
+                  const Tensor& lse) {
+    EVENKEEL_CHECK(q.defined() && q.rank() == 4, op, "q: want a tensor [B, T, H, D]");
+    EVENKEEL_CHECK(k.defined() && k.rank() == 4, op, "k: want a tensor [B, S, K, D]");
+    const std::int64_t B = q.size(0), T = q.size(1), H = q.size(2), D = q.size(3);
+    const std::int64_t S = k.size(1), K = k.size(2);
+    EVENKEEL_CHECK(q.dtype() == DType::kFloat32 || q.dtype() == DType::kBFloat16, op,
+                   "q: got element type ", name_of(q.dtype()), ", want fp32 or bf16");
+    EVENKEEL_CHECK(K > 0 && H > 0 && H % K == 0, op, "heads: got ", H, " query heads and ", K,
+                   " key heads, want a multiple");
+    EVENKEEL_CHECK(D == 32 || D == 64 || D == 80 || D == 96 || D == 128 || D == 192 || D == 256, op,
+                   "head_dim: got ", D, ", want one of 32, 64, 80, 96, 128, 192, 256");
+    EVENKEEL_CHECK(T < (1 << 30) && S < (1 << 30), op, "sequence length: got ", T, " and ", S,
+                   ", want less than 2^30");
+    check_rows(op, "q", q, {B, T, H, D}, q.dtype());
+    check_rows(op, "k", k, {B, S, K, D}, q.dtype());
+    check_rows(op, "v", v, {B, S, K, D}, q.dtype());
+    check_rows(op, "out", out, {B, T, H, D}, q.dtype());
+    check_shape(op, "lse", lse, {B, H, T});
+    check_dtype(op, "lse", lse, DType::kFloat32);
+    EVENKEEL_CHECK(lse.is_contiguous(), op, "lse: want a contiguous tensor");
+    EVENKEEL_CHECK(std::isfinite(options.softmax_scale) && options.softmax_scale >= 0.0, op,
+                   "softmax_scale: got ", options.softmax_scale,
+                   ", want 0 (for 1 / sqrt(D)) or a positive number");
+    check_mask(op, options.mask, B, T, S);
+    EVENKEEL_CHECK_CODE(q.device() == Device::kCpu, ErrorCode::kNotBuilt, op, "device: got ",
+                        name_of(q.device()), ", and this build attends on the CPU only");
+}
+
+}  // namespace
+
+void flash_attention_forward(const Tensor& q,
+                             const Tensor& k,
+                             const Tensor& v,
+                             const AttentionOptions& options,
+                             const Tensor& out,
+                             const Tensor& lse,
+                             AttentionStats* stats) {
+    const char* op = "flash_attention_forward";
+    check_inputs(op, q, k, v, options, out, lse);
+    if (stats) {
+        stats->max_logit = Tensor::uninitialized({q.size(2)}, DType::kFloat32, q.device());
+        stats->entropy = Tensor::uninitialized({q.size(2)}, DType::kFloat32, q.device());
+    }
+    cpu::flash_attention_forward(q, k, v, options, out, lse, stats);
+}
+
+void flash_attention_backward(const Tensor& q,
+                              const Tensor& k,
+                              const Tensor& v,
+                              const Tensor& out,
+                              const Tensor& lse,
+                              const Tensor& dout,
+                              const AttentionOptions& options,
+                              const Tensor& dq,
+                              const Tensor& dk,
+                              const Tensor& dv) {
+    const char* op = "flash_attention_backward";
+    check_inputs(op, q, k, v, options, out, lse);
+    check_rows(op, "dout", dout, q.shape(), q.dtype());
+    check_rows(op, "dq", dq, q.shape(), q.dtype());
+    check_rows(op, "dk", dk, k.shape(), q.dtype());
+    check_rows(op, "dv", dv, k.shape(), q.dtype());
+    cpu::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
+}
+
+}  // namespace evenkeel

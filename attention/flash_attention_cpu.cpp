@@ -1,0 +1,190 @@
+// Splits flash attention into calls of the kernels and shares them out among threads. What a call computes
+// depends on the problem only, never on the thread that makes it or on how many there are.
+#include "attention/flash_attention_cpu.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numbers>
+
+#include "attention/flash_attention.h"
+
+namespace evenkeel {
+namespace {
+
+// Runs call(0) .. call(count - 1) on all threads, each started after every earlier one: the order on which
+// the backward kernel's turns rely, and which schedule(dynamic) does not promise.
+template <typename Call>
+void for_each_in_order(std::int64_t count, std::int64_t scratch_words, Call&& call) {
+    if (count == 0) return;
+    std::atomic<std::int64_t> next{0};
+#pragma omp parallel
+    {
+        Buffer scratch(static_cast<std::size_t>(scratch_words) * sizeof(float), Device::kCpu);
+        auto* words = reinterpret_cast<float*>(scratch.data());
+        for (std::int64_t i = next++; i < count; i = next++) call(i, words);
+    }
+}
+
+std::int64_t blocks(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
+
+FlashOperand operand(const Tensor& x) { return {x.raw(), x.stride(0), x.stride(1), x.stride(2)}; }
+
+// Which keys each query sees: every mask is an interval whose ends never decrease.
+struct VisibleKeys {
+    Tensor first, last;  // [T] int32
+    std::int64_t rows_that_see = 0;
+
+    VisibleKeys(const AttentionMask& mask, std::int64_t queries, std::int64_t keys)
+        : first(Tensor::uninitialized({queries}, DType::kInt32)),
+          last(Tensor::uninitialized({queries}, DType::kInt32)) {
+        auto* begin = first.data<std::int32_t>();
+        auto* end = last.data<std::int32_t>();
+        std::size_t document = 0;
+        for (std::int64_t t = 0; t < queries; ++t) {
+            const std::int64_t position = t + keys - queries;
+            std::int64_t from = 0, to = keys;
+            if (mask.causal) to = std::min(to, position + 1);
+            if (mask.window > 0) {
+                from = std::max(from, position - mask.window + 1);
+                to = std::min(to, position + mask.window);
+            }
+            if (!mask.cu_seqlens.empty()) {
+                while (mask.cu_seqlens[document + 1] <= t) ++document;
+                from = std::max<std::int64_t>(from, mask.cu_seqlens[document]);
+                to = std::min<std::int64_t>(to, mask.cu_seqlens[document + 1]);
+            }
+            begin[t] = static_cast<std::int32_t>(std::min(from, keys));
+            end[t] = static_cast<std::int32_t>(std::max<std::int64_t>(to, 0));
+            if (begin[t] < end[t]) ++rows_that_see;
+        }
+    }
+};
+
+FlashProblem make_problem(const Tensor& q,
+                          const Tensor& k,
+                          const Tensor& v,
+                          const Tensor& out,
+                          const Tensor& lse,
+                          const AttentionOptions& options,
+                          const VisibleKeys& visible) {
+    FlashProblem p{};
+    p.batch = q.size(0), p.queries = q.size(1), p.keys = k.size(1);
+    p.heads = q.size(2), p.kv_heads = k.size(2), p.group = p.heads / p.kv_heads;
+    p.head_dim = q.size(3);
+    p.bf16 = q.dtype() == DType::kBFloat16;
+    p.scale = options.softmax_scale > 0.0 ? options.softmax_scale
+                                          : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
+    p.first = visible.first.data<std::int32_t>();
+    p.last = visible.last.data<std::int32_t>();
+    p.q = operand(q), p.k = operand(k), p.v = operand(v), p.out = operand(out);
+    p.lse = lse.data<float>();
+    return p;
+}
+
+// Per-head results from those of the blocks, in a fixed order.
+void reduce_stats(const FlashProblem& p,
+                  std::int64_t row_blocks,
+                  std::int64_t rows_that_see,
+                  const AttentionStats& stats) {
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+        double highest = -std::numeric_limits<double>::infinity(), entropy = 0.0;
+        for (std::int64_t b = 0; b < p.batch; ++b) {
+            const std::int64_t kv = b * p.kv_heads + h / p.group;
+            for (std::int64_t block = 0; block < row_blocks; ++block) {
+                const std::int64_t at = (kv * row_blocks + block) * p.group + h % p.group;
+                // NaN is kept.
+                if (!(p.max_logit[at] <= highest) && !std::isnan(highest))
+                    highest = p.max_logit[at];
+                entropy += p.entropy[at];
+            }
+        }
+        const double rows = static_cast<double>(p.batch * rows_that_see);
+        stats.max_logit.data<float>()[h] = static_cast<float>(std::numbers::ln2 * highest);
+        stats.entropy.data<float>()[h] = static_cast<float>(rows > 0.0 ? entropy / rows : 0.0);
+    }
+}
+
+Tensor workspace(std::int64_t words) { return Tensor::uninitialized({words}, DType::kFloat32); }
+
+}  // namespace
+
+void cpu::flash_attention_forward(const Tensor& q,
+                                  const Tensor& k,
+                                  const Tensor& v,
+                                  const AttentionOptions& options,
+                                  const Tensor& out,
+                                  const Tensor& lse,
+                                  AttentionStats* stats) {
+    const VisibleKeys visible(options.mask, q.size(1), k.size(1));
+    FlashProblem p = make_problem(q, k, v, out, lse, options, visible);
+    const FlashKernels& kernels = flash_kernels(p.bf16);
+    const FlashSizes sizes = kernels.sizes(p);
+    const std::int64_t kvs = p.batch * p.kv_heads;
+    const std::int64_t row_blocks = blocks(p.queries * p.group, sizes.forward_rows);
+
+    const Tensor packed_keys = workspace(kvs * sizes.packed_keys);
+    const Tensor packed_values = workspace(kvs * sizes.packed_values);
+    p.packed_keys = packed_keys.data<float>();
+    p.packed_values = packed_values.data<float>();
+    Tensor partial_max;
+    std::vector<double> partial_entropy;
+    if (stats) {
+        partial_max = workspace(kvs * row_blocks * p.group);
+        partial_entropy.resize(static_cast<std::size_t>(kvs * row_blocks * p.group));
+        p.max_logit = partial_max.data<float>();
+        p.entropy = partial_entropy.data();
+    }
+
+    const std::int64_t pack_blocks = blocks(p.keys, sizes.pack_block);
+    for_each_in_order(kvs * pack_blocks, 0, [&](std::int64_t i, float*) {
+        kernels.pack(p, i / pack_blocks, i % pack_blocks);
+    });
+    // Last rows first: under a causal mask they see most, and small calls at the end even out.
+    for_each_in_order(kvs * row_blocks, sizes.forward_scratch, [&](std::int64_t i, float* scratch) {
+        kernels.forward(p, i % kvs, row_blocks - 1 - i / kvs, scratch);
+    });
+    if (stats) reduce_stats(p, row_blocks, visible.rows_that_see, *stats);
+}
+
+void cpu::flash_attention_backward(const Tensor& q,
+                                   const Tensor& k,
+                                   const Tensor& v,
+                                   const Tensor& out,
+                                   const Tensor& lse,
+                                   const Tensor& dout,
+                                   const AttentionOptions& options,
+                                   const Tensor& dq,
+                                   const Tensor& dk,
+                                   const Tensor& dv) {
+    const VisibleKeys visible(options.mask, q.size(1), k.size(1));
+    FlashProblem p = make_problem(q, k, v, out, lse, options, visible);
+    p.dout = operand(dout), p.dq = operand(dq), p.dk = operand(dk), p.dv = operand(dv);
+    const FlashKernels& kernels = flash_kernels(p.bf16);
+    const FlashSizes sizes = kernels.sizes(p);
+    const std::int64_t kvs = p.batch * p.kv_heads, rows = p.queries * p.group;
+    const std::int64_t row_blocks = blocks(rows, sizes.backward_rows);
+    const std::int64_t key_blocks = blocks(p.keys, sizes.backward_keys);
+
+    const Tensor delta = workspace(kvs * rows), dq_sum = workspace(kvs * rows * p.head_dim);
+    std::vector<int> turn(static_cast<std::size_t>(kvs * row_blocks), 0);
+    p.delta = delta.data<float>();
+    p.dq_sum = dq_sum.data<float>();
+    p.turn = turn.data();
+
+    for_each_in_order(kvs * row_blocks, sizes.prepare_scratch, [&](std::int64_t i, float* scratch) {
+        kernels.prepare_rows(p, i / row_blocks, i % row_blocks, scratch);
+    });
+    // Neighbouring calls work on different heads, so that none waits for another while there are heads
+    // enough; and the first keys, which most rows see, come first.
+    for_each_in_order(
+        kvs * key_blocks, sizes.backward_scratch,
+        [&](std::int64_t i, float* scratch) { kernels.backward(p, i % kvs, i / kvs, scratch); });
+    for_each_in_order(kvs * row_blocks, 0, [&](std::int64_t i, float*) {
+        kernels.store_dq(p, i / row_blocks, i % row_blocks);
+    });
+}
+
+}  // namespace evenkeel

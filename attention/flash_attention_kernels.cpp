@@ -1,0 +1,600 @@
+// Flash attention on the CPU, compiled once per instruction set (cmake/EvenkeelIsa.cmake).
+//
+// Forward, per block of rows (Dao 2023, algorithm 1): for each block of keys, scores S = Q K^T in log2 units
+// into an fp32 tile, then per row the running maximum m, l = sum 2^(x-m) and a = sum 2^(x-m) (x-m), then
+// O += P V. l and a are kept per vector lane until the end; O, l and a are rescaled only when m has moved.
+// Derivation, entropy included: docs/math.md.
+//
+// Backward, per block of keys (Dao 2023, algorithm 2): for each block of rows S and dP = dO V^T, then
+// P = 2^(S - lse), dS = P (dP - delta), then dV += P^T dO, dK += dS^T Q, dQ += dS K. dK and dV stay in this
+// block's fp32 sums over all rows and query heads of the group; the shares of dQ are added in the order of
+// key blocks, so that the result does not depend on which thread does what.
+//
+// Only the register tiles that hold a visible score are computed; only those that also hold an invisible one
+// pay for masks.
+#include <sched.h>
+
+#include "attention/flash_attention_tiles.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+constexpr double kLog2E = 1.4426950408889634074;
+constexpr double kLn2 = 0.69314718055994530942;
+constexpr float kInfinity = __builtin_inff();
+
+// Keys of a block share a visit to the score tile; 96 rows reuse a packed panel of keys from the L1 cache,
+// and the tile of 96 x 256 scores stays in the L2 cache.
+constexpr std::int64_t kForwardRows = 96;
+constexpr std::int64_t kForwardKeys = 256;
+constexpr std::int64_t kBackwardRows = 96;
+// Rows of a right operand that stay in the L1 cache while all row groups pass.
+constexpr std::int64_t kSlice = 128;
+constexpr std::int64_t kMaxGroups = (kForwardRows + kRows - 1) / kRows;
+
+std::int64_t backward_keys(const FlashProblem& p) { return p.head_dim <= 64 ? 256 : 128; }
+
+// The tile's row stride, for `keys` scores.
+std::int64_t tile_stride(std::int64_t keys) { return padded(keys); }
+
+// Hands out pieces of a scratch area, each on a cache line.
+struct Scratch {
+    float* next;
+    std::int64_t used = 0;
+    explicit Scratch(float* memory) : next(memory) {}
+    float* take(std::int64_t words) {
+        const std::int64_t n = round_up(words, 16);
+        float* piece = next ? next + used : nullptr;
+        used += n;
+        return piece;
+    }
+};
+
+// Rows begin .. end of one (batch, key head), in groups of kRows: what each group sees.
+struct RowBlock {
+    std::int64_t batch, kv_head, begin, count, groups;
+    struct Keys {
+        std::int64_t any_begin, any_end;  // seen by at least one row
+        std::int64_t all_begin, all_end;  // seen by every row
+    } keys[kMaxGroups];
+
+    RowBlock(const FlashProblem& p, std::int64_t kv, std::int64_t block, std::int64_t rows)
+        : batch(kv / p.kv_heads), kv_head(kv % p.kv_heads), begin(block * rows) {
+        count = min(rows, p.queries * p.group - begin);
+        groups = (count + kRows - 1) / kRows;
+        for (std::int64_t g = 0; g < groups; ++g) {
+            const std::int64_t top = (begin + g * kRows) / p.group;
+            const std::int64_t bottom = (begin + min((g + 1) * kRows, count) - 1) / p.group;
+            keys[g] = {p.first[top], p.last[bottom], p.first[bottom], p.last[top]};
+        }
+    }
+    std::int64_t first_key() const { return keys[0].any_begin; }
+    std::int64_t last_key() const { return keys[groups - 1].any_end; }
+    std::int64_t rows_in(std::int64_t g) const { return min(kRows, count - g * kRows); }
+
+    std::int64_t query(const FlashProblem& p, std::int64_t i) const {
+        return (begin + i) / p.group;
+    }
+    std::int64_t head(const FlashProblem& p, std::int64_t i) const {
+        return kv_head * p.group + (begin + i) % p.group;
+    }
+    const void* row(const FlashProblem& p, const FlashOperand& x, std::int64_t i) const {
+        return row_at(x, p.bf16, batch, query(p, i), head(p, i));
+    }
+    float* lse(const FlashProblem& p, std::int64_t i) const {
+        return p.lse + (batch * p.heads + head(p, i)) * p.queries + query(p, i);
+    }
+};
+
+// scores[i][j] of the visible panels in keys k0 .. k1: left rows times packed panels (panels[0] holds
+// key k0). With row_max, also the running maximum over panels that a whole group sees.
+void multiply_by_keys(const RowBlock& rows,
+                      const float* left,
+                      std::int64_t left_stride,
+                      const float* panels,
+                      std::int64_t words,
+                      std::int64_t k0,
+                      std::int64_t k1,
+                      float factor,
+                      float* scores,
+                      std::int64_t stride,
+                      float* row_max) {
+    for (std::int64_t begin = k0; begin < k1; begin += kPanel) {
+        const float* panel = panels + (begin - k0) * words;
+        for (std::int64_t g = 0; g < rows.groups; ++g) {
+            const RowBlock::Keys& keys = rows.keys[g];
+            const std::int64_t end = min(min(begin + kPanel, k1), keys.any_end);
+            if (end <= begin || begin + kPanel <= keys.any_begin) continue;
+            TileOperands t{left + g * kRows * left_stride,
+                           left_stride,
+                           panel,
+                           kPanel,
+                           scores + g * kRows * stride + (begin - k0),
+                           stride,
+                           words,
+                           factor,
+                           nullptr};
+            if (row_max && keys.all_begin <= begin && begin + kPanel <= keys.all_end) {
+                t.row_max = row_max + g * kRows * kWidth;
+                multiply<false, Output::kStoreAndMax>(rows.rows_in(g), kVecs, t);
+            } else {
+                multiply<false, Output::kStore>(rows.rows_in(g),
+                                                (end - begin + kWidth - 1) / kWidth, t);
+            }
+        }
+    }
+}
+
+// sums[i][d] += sum over keys k0 .. k1 of left[i][j] right[j][d]; left[0] and right[0] belong to k0. Left words
+// outside a row's own keys, but inside its group's, are zero.
+void add_product_over_keys(const RowBlock& rows,
+                           const float* left,
+                           std::int64_t left_stride,
+                           const float* right,
+                           std::int64_t right_stride,
+                           std::int64_t k0,
+                           std::int64_t k1,
+                           std::int64_t head_dim,
+                           float* sums,
+                           std::int64_t sums_stride) {
+    const Columns columns(head_dim);
+    for (std::int64_t slice = k0; slice < k1; slice += kSlice) {
+        for (std::int64_t c = 0; c < columns.count; ++c) {
+            const std::int64_t column = columns.first(c) * kWidth;
+            for (std::int64_t g = 0; g < rows.groups; ++g) {
+                const RowBlock::Keys& keys = rows.keys[g];
+                const std::int64_t begin =
+                    (max(slice, round_down(keys.any_begin, kDepth)) - k0) / kDepth;
+                const std::int64_t end =
+                    (min(min(slice + kSlice, k1), keys.any_end) - k0 + kDepth - 1) / kDepth;
+                if (end <= begin) continue;
+                multiply<false, Output::kAdd>(rows.rows_in(g),
+                                              columns.first(c + 1) - columns.first(c),
+                                              {left + g * kRows * left_stride + begin, left_stride,
+                                               right + begin * right_stride + column, right_stride,
+                                               sums + g * kRows * sums_stride + column, sums_stride,
+                                               end - begin, 1.0f, nullptr});
+            }
+        }
+    }
+}
+
+// ---- Forward
+
+struct ForwardScratch {
+    std::int64_t left_stride, tile, right_stride, words;
+    float *q, *scores, *rounded, *out, *sum, *moment, *row_max, *max;
+    std::int64_t size;
+
+    ForwardScratch(const FlashProblem& p, float* memory)
+        : left_stride(padded(p.head_dim / kDepth)),
+          tile(tile_stride(kForwardKeys)),
+          right_stride(padded(p.head_dim)),
+          words(p.head_dim / kDepth) {
+        Scratch scratch(memory);
+        q = scratch.take(kForwardRows * left_stride);
+        scores = scratch.take(kForwardRows * tile);
+        rounded = kDepth == 2 ? scratch.take(kForwardRows * padded(kForwardKeys / 2)) : scores;
+        out = scratch.take(kForwardRows * right_stride);
+        sum = scratch.take(kForwardRows * kWidth);
+        moment = scratch.take(kForwardRows * kWidth);
+        row_max = scratch.take(kForwardRows * kWidth);
+        max = scratch.take(kForwardRows);
+        size = scratch.used;
+    }
+};
+
+// The running softmax of one row over a block of keys. x: its scores, turned into probabilities
+// relative to the running maximum in place. Columns count from the block's first key: the row sees
+// [begin, end), its group [group_begin, group_end), and row_max already covers [full_begin, full_end).
+struct RowColumns {
+    std::int64_t begin, end, group_begin, group_end, full_begin, full_end;
+};
+
+template <bool kTelemetry>
+void softmax_row(
+    const ForwardScratch& s, std::int64_t i, float* x, const RowColumns& c, std::int64_t head_dim) {
+    Vec highest = load(s.row_max + i * kWidth);
+    for (std::int64_t j = round_down(c.begin, kWidth); j < c.end; j += kWidth) {
+        if (j == c.full_begin && c.full_begin < c.full_end) j = c.full_end;
+        if (j >= c.end) break;
+        highest = max(highest, where_inside(j, c.begin, c.end, load(x + j), splat(-kInfinity)));
+    }
+    const float block_max = max_of_lanes(highest);
+    Vec sum = load(s.sum + i * kWidth), moment = load(s.moment + i * kWidth);
+    if (block_max > s.max[i]) {
+        if (s.max[i] != -kInfinity) {
+            const float move = s.max[i] - block_max;
+            const Vec shrink = exp2(splat(move));
+            if constexpr (kTelemetry) moment = shrink * (moment + splat(move) * sum);
+            sum = shrink * sum;
+            float* out = s.out + i * s.right_stride;
+            for (std::int64_t d = 0; d < head_dim; d += kWidth)
+                store(out + d, shrink * load(out + d));
+        }
+        s.max[i] = block_max;
+    }
+    // Only for the subtraction: a row that has seen nothing but -inf keeps -inf as its maximum.
+    const Vec shift = splat(s.max[i] == -kInfinity ? 0.0f : s.max[i]);
+
+    const std::int64_t inner_begin = round_up(c.begin, kWidth),
+                       inner_end = round_down(c.end, kWidth);
+    auto edge = [&](std::int64_t j) {
+        const Vec t = where_inside(j, c.begin, c.end, load(x + j) - shift, Vec{});
+        const Vec p = where_inside(j, c.begin, c.end, exp2(t), Vec{});
+        sum += p;
+        if constexpr (kTelemetry) moment += p * t;
+        store(x + j, p);
+    };
+    std::int64_t j = round_down(c.group_begin, kWidth);
+    for (; j < c.group_end && j < inner_begin; j += kWidth) edge(j);
+    for (; j < inner_end; j += kWidth) {
+        const Vec t = load(x + j) - shift;
+        const Vec p = exp2(t);
+        sum += p;
+        if constexpr (kTelemetry) moment += p * t;
+        store(x + j, p);
+    }
+    for (; j < c.group_end; j += kWidth) edge(j);
+    store(s.sum + i * kWidth, sum);
+    if constexpr (kTelemetry) store(s.moment + i * kWidth, moment);
+}
+
+template <bool kTelemetry>
+void softmax_block(const FlashProblem& p,
+                   const RowBlock& rows,
+                   const ForwardScratch& s,
+                   std::int64_t k0,
+                   std::int64_t k1) {
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        const RowBlock::Keys& keys = rows.keys[i / kRows];
+        const std::int64_t t = rows.query(p, i);
+        RowColumns c;
+        c.begin = max(p.first[t], k0) - k0;
+        c.end = min(p.last[t], k1) - k0;
+        c.group_begin = max(keys.any_begin, k0) - k0;
+        c.group_end = min(keys.any_end, k1) - k0;
+        if (c.group_end <= c.group_begin) continue;
+        c.full_begin = round_up(max(keys.all_begin, k0) - k0, kPanel);
+        c.full_end = round_down(min(keys.all_end, k1) - k0, kPanel);
+        float* x = s.scores + i * s.tile;
+        const std::int64_t begin = round_down(c.group_begin, kWidth);
+        const std::int64_t end = round_up(c.group_end, kWidth);
+        if (c.end <= c.begin) {
+            zero_words(x + begin, end - begin);
+        } else {
+            softmax_row<kTelemetry>(s, i, x, c, p.head_dim);
+        }
+#if defined(__AVX512BF16__)
+        round_row(x + begin, s.rounded + i * padded(kForwardKeys / 2) + begin / 2, end - begin);
+#endif
+    }
+}
+
+void finish_rows(const FlashProblem& p,
+                 const RowBlock& rows,
+                 const ForwardScratch& s,
+                 float* max_logit,
+                 double* entropy) {
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        const std::int64_t t = rows.query(p, i), h = rows.head(p, i);
+        const double sum = sum_of_lanes(load(s.sum + i * kWidth));
+        const bool empty = sum == 0.0;
+        float* out = s.out + i * s.right_stride;
+        const Vec divisor = splat(empty ? 1.0f : static_cast<float>(sum));
+        for (std::int64_t d = 0; d < p.head_dim; d += kWidth)
+            store(out + d, load(out + d) / divisor);
+        store_row(const_cast<void*>(rows.row(p, p.out, i)), p.bf16, out, empty ? 0.0f : 1.0f,
+                  p.head_dim);
+        *rows.lse(p, i) =
+            empty ? -kInfinity : static_cast<float>(kLn2 * (s.max[i] + __builtin_log2(sum)));
+        if (!max_logit || p.last[t] <= p.first[t]) continue;
+        const std::int64_t g = h - rows.kv_head * p.group;
+        const double moment = sum_of_lanes(load(s.moment + i * kWidth));
+        const double row_entropy = empty ? 0.0 : kLn2 * (__builtin_log2(sum) - moment / sum);
+        const float row_max = sum != sum ? static_cast<float>(sum) : s.max[i];
+        // Rounding can make the entropy of a one-hot row negative. NaN is kept in both.
+        entropy[g] += row_entropy < 0.0 ? 0.0 : row_entropy;
+        if (max_logit[g] == max_logit[g] && !(row_max <= max_logit[g])) max_logit[g] = row_max;
+    }
+}
+
+void forward(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
+    const RowBlock rows(p, kv, row_block, kForwardRows);
+    const ForwardScratch s(p, memory);
+    const auto log2_scale = static_cast<float>(p.scale * kLog2E);
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        pack_row(rows.row(p, p.q, i), p.bf16, log2_scale, s.q + i * s.left_stride, p.head_dim);
+        s.max[i] = -kInfinity;
+    }
+    zero_words(s.out, rows.count * s.right_stride);
+    zero_words(s.sum, rows.count * kWidth);
+    zero_words(s.moment, rows.count * kWidth);
+
+    const float* packed_keys = p.packed_keys + kv * round_up(p.keys, kPanel) * s.words;
+    const float* packed_values =
+        p.packed_values + kv * ((p.keys + kDepth - 1) / kDepth) * s.right_stride;
+    for (std::int64_t k0 = round_down(rows.first_key(), kForwardKeys); k0 < rows.last_key();
+         k0 += kForwardKeys) {
+        const std::int64_t k1 = min(k0 + kForwardKeys, rows.last_key());
+        for (std::int64_t i = 0; i < rows.count; ++i)
+            store(s.row_max + i * kWidth, splat(-kInfinity));
+        multiply_by_keys(rows, s.q, s.left_stride, packed_keys + k0 * s.words, s.words, k0, k1,
+                         log2_scale, s.scores, s.tile, s.row_max);
+        if (p.max_logit) {
+            softmax_block<true>(p, rows, s, k0, k1);
+        } else {
+            softmax_block<false>(p, rows, s, k0, k1);
+        }
+        add_product_over_keys(rows, s.rounded, kDepth == 2 ? padded(kForwardKeys / 2) : s.tile,
+                              packed_values + k0 / kDepth * s.right_stride, s.right_stride, k0, k1,
+                              p.head_dim, s.out, s.right_stride);
+    }
+
+    float* max_logit = nullptr;
+    double* entropy = nullptr;
+    if (p.max_logit) {
+        const std::int64_t blocks = (p.queries * p.group + kForwardRows - 1) / kForwardRows;
+        max_logit = p.max_logit + (kv * blocks + row_block) * p.group;
+        entropy = p.entropy + (kv * blocks + row_block) * p.group;
+        for (std::int64_t g = 0; g < p.group; ++g) max_logit[g] = -kInfinity, entropy[g] = 0.0;
+    }
+    finish_rows(p, rows, s, max_logit, entropy);
+}
+
+void pack(const FlashProblem& p, std::int64_t kv, std::int64_t block) {
+    const std::int64_t words = p.head_dim / kDepth;
+    const std::int64_t b = kv / p.kv_heads, head = kv % p.kv_heads;
+    const std::int64_t s0 = block * kForwardKeys, s1 = min(s0 + kForwardKeys, p.keys);
+    const auto key = [&](std::int64_t i) { return row_at(p.k, p.bf16, b, s0 + i, head); };
+    const auto value = [&](std::int64_t i) { return row_at(p.v, p.bf16, b, s0 + i, head); };
+    pack_transposed(key, p.bf16, s1 - s0, p.head_dim,
+                    p.packed_keys + (kv * round_up(p.keys, kPanel) + s0) * words);
+    pack_rows_as_right(value, p.bf16, s1 - s0, p.head_dim,
+                       p.packed_values + (kv * ((p.keys + kDepth - 1) / kDepth) + s0 / kDepth) *
+                                             padded(p.head_dim));
+}
+
+// ---- Backward
+
+struct BackwardScratch {
+    std::int64_t keys, left_stride, tile, right_stride, words;
+    float *keys_t, *values_t, *keys_right, *dk, *dv;                   // of the key block
+    float *q, *dout, *q_right, *dout_right, *probabilities, *dscores;  // of the row block
+    float *probability_pairs, *dscore_pairs, *dscore_words;            // kDepth 2: in bf16
+    std::int64_t size;
+
+    BackwardScratch(const FlashProblem& p, float* memory)
+        : keys(backward_keys(p)),
+          left_stride(padded(p.head_dim / kDepth)),
+          tile(tile_stride(keys)),
+          right_stride(padded(p.head_dim)),
+          words(p.head_dim / kDepth) {
+        Scratch scratch(memory);
+        keys_t = scratch.take(keys * words);
+        values_t = scratch.take(keys * words);
+        keys_right = scratch.take(keys / kDepth * right_stride);
+        dk = scratch.take(keys * right_stride);
+        dv = scratch.take(keys * right_stride);
+        q = scratch.take(kBackwardRows * left_stride);
+        dout = scratch.take(kBackwardRows * left_stride);
+        probabilities = scratch.take(kBackwardRows * tile);
+        dscores = scratch.take(kBackwardRows * tile);
+        q_right = q, dout_right = dout;
+        probability_pairs = probabilities, dscore_pairs = dscores, dscore_words = dscores;
+        if (kDepth == 2) {
+            q_right = scratch.take(kBackwardRows / 2 * right_stride);
+            dout_right = scratch.take(kBackwardRows / 2 * right_stride);
+            probability_pairs = scratch.take(kBackwardRows / 2 * tile);
+            dscore_pairs = scratch.take(kBackwardRows / 2 * tile);
+            dscore_words = scratch.take(kBackwardRows * padded(keys / 2));
+        }
+        size = scratch.used;
+    }
+};
+
+void pack_row_block(const FlashProblem& p, const RowBlock& rows, const BackwardScratch& s) {
+    const auto log2_scale = static_cast<float>(p.scale * kLog2E);
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        pack_row(rows.row(p, p.q, i), p.bf16, log2_scale, s.q + i * s.left_stride, p.head_dim);
+        pack_row(rows.row(p, p.dout, i), p.bf16, 1.0f, s.dout + i * s.left_stride, p.head_dim);
+    }
+    if (kDepth == 1) return;
+    pack_rows_as_right([&](std::int64_t i) { return rows.row(p, p.q, i); }, p.bf16, rows.count,
+                       p.head_dim, s.q_right);
+    pack_rows_as_right([&](std::int64_t i) { return rows.row(p, p.dout, i); }, p.bf16, rows.count,
+                       p.head_dim, s.dout_right);
+}
+
+// Scores to probabilities, and their gradients to those of the scores; zero where a row sees nothing.
+void differentiate_row(float* x,
+                       float* dx,
+                       std::int64_t begin,
+                       std::int64_t end,
+                       std::int64_t width,
+                       float lse,
+                       float delta) {
+    const Vec shift = splat(lse), mean = splat(delta);
+    const std::int64_t outer_begin = round_down(begin, kWidth), outer_end = round_up(end, kWidth);
+    zero_words(x, outer_begin);
+    zero_words(dx, outer_begin);
+    for (std::int64_t j = outer_begin; j < outer_end; j += kWidth) {
+        Vec p = exp2(load(x + j) - shift);
+        Vec d = p * (load(dx + j) - mean);
+        if (j < begin || j + kWidth > end) {
+            p = where_inside(j, begin, end, p, Vec{});
+            d = where_inside(j, begin, end, d, Vec{});
+        }
+        store(x + j, p);
+        store(dx + j, d);
+    }
+    zero_words(x + outer_end, width - outer_end);
+    zero_words(dx + outer_end, width - outer_end);
+}
+
+void differentiate_block(const FlashProblem& p,
+                         const RowBlock& rows,
+                         std::int64_t kv,
+                         const BackwardScratch& s,
+                         std::int64_t k0,
+                         std::int64_t k1) {
+    const std::int64_t width = round_up(k1 - k0, kPanel);
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        const std::int64_t t = rows.query(p, i);
+        const std::int64_t begin = max(p.first[t], k0) - k0, end = min(p.last[t], k1) - k0;
+        float* x = s.probabilities + i * s.tile;
+        float* dx = s.dscores + i * s.tile;
+        if (end <= begin) {
+            zero_words(x, width);
+            zero_words(dx, width);
+        } else {
+            const auto lse = static_cast<float>(kLog2E * *rows.lse(p, i));
+            differentiate_row(x, dx, begin, end, width, lse,
+                              p.delta[kv * p.queries * p.group + rows.begin + i]);
+        }
+    }
+#if defined(__AVX512BF16__)
+    if (rows.count % 2 != 0) {
+        zero_words(s.probabilities + rows.count * s.tile, width);
+        zero_words(s.dscores + rows.count * s.tile, width);
+    }
+    for (std::int64_t i = 0; i < rows.count; i += 2) {
+        const float* x = s.probabilities + i * s.tile;
+        const float* dx = s.dscores + i * s.tile;
+        round_row_pair(x, x + s.tile, s.probability_pairs + i / 2 * s.tile, width);
+        round_row_pair(dx, dx + s.tile, s.dscore_pairs + i / 2 * s.tile, width);
+        round_row(dx, s.dscore_words + i * padded(s.keys / 2), width);
+        round_row(dx + s.tile, s.dscore_words + (i + 1) * padded(s.keys / 2), width);
+    }
+#endif
+}
+
+// sums[j][d] += sum over rows i of left[i][j] right[i][d], for keys k0 .. k1, over rows that see them.
+void add_product_over_rows(const FlashProblem& p,
+                           const RowBlock& rows,
+                           const float* left,
+                           std::int64_t left_stride,
+                           const float* right,
+                           std::int64_t right_stride,
+                           std::int64_t k0,
+                           std::int64_t k1,
+                           float* sums) {
+    const Columns columns(p.head_dim);
+    for (std::int64_t c = 0; c < columns.count; ++c) {
+        const std::int64_t column = columns.first(c) * kWidth;
+        std::int64_t begin = 0, end = 0;
+        for (std::int64_t j = k0; j < k1; j += kRows) {
+            const std::int64_t count = min(kRows, k1 - j);
+            while (begin < rows.count && p.last[rows.query(p, begin)] <= j) ++begin;
+            while (end < rows.count && p.first[rows.query(p, end)] < j + count) ++end;
+            const std::int64_t from = begin / kDepth, to = (end + kDepth - 1) / kDepth;
+            if (to <= from) continue;
+            multiply<true, Output::kAdd>(
+                count, columns.first(c + 1) - columns.first(c),
+                {left + from * left_stride + (j - k0), left_stride,
+                 right + from * right_stride + column, right_stride,
+                 sums + (j - k0) * right_stride + column, right_stride, to - from, 1.0f, nullptr});
+        }
+    }
+}
+
+void backward(const FlashProblem& p, std::int64_t kv, std::int64_t key_block, float* memory) {
+    const BackwardScratch s(p, memory);
+    const std::int64_t b = kv / p.kv_heads, head = kv % p.kv_heads;
+    const std::int64_t k0 = key_block * s.keys, k1 = min(k0 + s.keys, p.keys);
+    const auto key = [&](std::int64_t i) { return row_at(p.k, p.bf16, b, k0 + i, head); };
+    const auto value = [&](std::int64_t i) { return row_at(p.v, p.bf16, b, k0 + i, head); };
+    pack_transposed(key, p.bf16, k1 - k0, p.head_dim, s.keys_t);
+    pack_transposed(value, p.bf16, k1 - k0, p.head_dim, s.values_t);
+    pack_rows_as_right(key, p.bf16, k1 - k0, p.head_dim, s.keys_right);
+    zero_words(s.dk, (k1 - k0) * s.right_stride);
+    zero_words(s.dv, (k1 - k0) * s.right_stride);
+
+    const std::int64_t row_blocks = (p.queries * p.group + kBackwardRows - 1) / kBackwardRows;
+    for (std::int64_t block = 0; block < row_blocks; ++block) {
+        const RowBlock rows(p, kv, block, kBackwardRows);
+        const std::int64_t first_block = rows.first_key() / s.keys;
+        if (key_block < first_block || k0 >= rows.last_key()) continue;
+        pack_row_block(p, rows, s);
+        multiply_by_keys(rows, s.q, s.left_stride, s.keys_t, s.words, k0, k1,
+                         static_cast<float>(p.scale * kLog2E), s.probabilities, s.tile, nullptr);
+        multiply_by_keys(rows, s.dout, s.left_stride, s.values_t, s.words, k0, k1, 1.0f, s.dscores,
+                         s.tile, nullptr);
+        differentiate_block(p, rows, kv, s, k0, k1);
+        add_product_over_rows(p, rows, s.probability_pairs, s.tile, s.dout_right, s.right_stride,
+                              k0, k1, s.dv);
+        add_product_over_rows(p, rows, s.dscore_pairs, s.tile, s.q_right, s.right_stride, k0, k1,
+                              s.dk);
+
+        int* turn = p.turn + kv * row_blocks + block;
+        const auto mine = static_cast<int>(key_block - first_block);
+        while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != mine) sched_yield();
+        float* dq = p.dq_sum + (kv * p.queries * p.group + rows.begin) * p.head_dim;
+        add_product_over_keys(rows, s.dscore_words, kDepth == 2 ? padded(s.keys / 2) : s.tile,
+                              s.keys_right, s.right_stride, k0, k1, p.head_dim, dq, p.head_dim);
+        __atomic_store_n(turn, mine + 1, __ATOMIC_RELEASE);
+    }
+
+    // q was packed times scale log2(e) for kDepth 1, as it is for kDepth 2.
+    const auto dk_factor = static_cast<float>(kDepth == 2 ? p.scale : kLn2);
+    for (std::int64_t j = k0; j < k1; ++j) {
+        store_row(const_cast<void*>(row_at(p.dk, p.bf16, b, j, head)), p.bf16,
+                  s.dk + (j - k0) * s.right_stride, dk_factor, p.head_dim);
+        store_row(const_cast<void*>(row_at(p.dv, p.bf16, b, j, head)), p.bf16,
+                  s.dv + (j - k0) * s.right_stride, 1.0f, p.head_dim);
+    }
+}
+
+// The products of a row are added in the same order as those of dP, with the same instruction: where a row
+// has put all its weight on one key, out is that key's value, and dP - delta is exactly 0.
+void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
+    const RowBlock rows(p, kv, row_block, kBackwardRows);
+    const std::int64_t first = kv * p.queries * p.group + rows.begin, words = p.head_dim / kDepth;
+    zero_words(p.dq_sum + first * p.head_dim, rows.count * p.head_dim);
+    float* dout = memory;
+    float* out = memory + round_up(kBackwardRows, kPanel) * words;
+    pack_transposed([&](std::int64_t i) { return rows.row(p, p.dout, i); }, p.bf16, rows.count,
+                    p.head_dim, dout);
+    pack_transposed([&](std::int64_t i) { return rows.row(p, p.out, i); }, p.bf16, rows.count,
+                    p.head_dim, out);
+    for (std::int64_t i = 0; i < rows.count; i += kWidth) {
+        const std::int64_t at = round_down(i, kPanel) * words + i % kPanel;
+        Vec sum{};
+        for (std::int64_t w = 0; w < words; ++w) {
+            sum = multiply_add(load(dout + at + w * kPanel), load(out + at + w * kPanel), sum);
+        }
+        float lanes[kWidth];
+        store(lanes, sum);
+        for (std::int64_t lane = 0; lane < min(kWidth, rows.count - i); ++lane) {
+            p.delta[first + i + lane] = lanes[lane];
+        }
+    }
+}
+
+void store_dq(const FlashProblem& p, std::int64_t kv, std::int64_t row_block) {
+    const RowBlock rows(p, kv, row_block, kBackwardRows);
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        store_row(const_cast<void*>(rows.row(p, p.dq, i)), p.bf16,
+                  p.dq_sum + (kv * p.queries * p.group + rows.begin + i) * p.head_dim,
+                  static_cast<float>(p.scale), p.head_dim);
+    }
+}
+
+FlashSizes sizes(const FlashProblem& p) {
+    return {round_up(p.keys, kPanel) * (p.head_dim / kDepth),
+            (p.keys + kDepth - 1) / kDepth * padded(p.head_dim),
+            ForwardScratch(p, nullptr).size,
+            2 * round_up(kBackwardRows, kPanel) * (p.head_dim / kDepth),
+            BackwardScratch(p, nullptr).size,
+            kForwardKeys,
+            kForwardRows,
+            kBackwardRows,
+            backward_keys(p)};
+}
+
+}  // namespace
+
+extern const FlashKernels kFlashKernels;
+const FlashKernels kFlashKernels = {sizes, pack, forward, prepare_rows, backward, store_dq};
+
+}  // namespace evenkeel::EVENKEEL_ISA

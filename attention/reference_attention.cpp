@@ -1,0 +1,258 @@
+#include "attention/reference_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+namespace evenkeel {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::size_t size_of_product(std::initializer_list<std::int64_t> sizes) {
+    std::int64_t n = 1;
+    for (std::int64_t size : sizes) n *= size;
+    return static_cast<std::size_t>(n);
+}
+
+double gain_at(const ReferenceQkNormRope& o, std::int64_t n, std::int64_t d, std::int64_t D) {
+    if (o.gain.empty()) return 1.0;
+    const bool shared = o.gain.size() == static_cast<std::size_t>(D);
+    return o.gain[static_cast<std::size_t>(shared ? d : n * D + d)] + o.gain_offset;
+}
+
+double reciprocal_rms(const double* x, std::int64_t D, double eps) {
+    double sum = 0.0;
+    for (std::int64_t d = 0; d < D; ++d) sum += x[d] * x[d];
+    return 1.0 / std::sqrt(sum / static_cast<double>(D) + eps);
+}
+
+// Turns each pair by its angle; direction -1 is the transpose.
+void rotate(double* x, std::int64_t t, const ReferenceQkNormRope& o, double direction) {
+    const auto pairs = static_cast<std::int64_t>(o.frequencies.size());
+    const std::int64_t position =
+        o.positions.empty() ? t : o.positions[static_cast<std::size_t>(t)];
+    for (std::int64_t p = 0; p < pairs; ++p) {
+        const double angle =
+            static_cast<double>(position) * o.frequencies[static_cast<std::size_t>(p)];
+        const double c = o.magnitude * std::cos(angle),
+                     s = direction * o.magnitude * std::sin(angle);
+        const bool half_split = o.layout == RopeLayout::kHalfSplit;
+        double& first = x[half_split ? p : 2 * p];
+        double& second = x[half_split ? p + pairs : 2 * p + 1];
+        const double a = first, b = second;
+        first = a * c - b * s;
+        second = b * c + a * s;
+    }
+}
+
+// Probabilities of one query row, its logits' maximum and their log-sum-exp.
+struct Row {
+    std::vector<double> p;
+    double max = -kInfinity;
+    double lse = -kInfinity;
+    bool sees = false;
+};
+
+struct Operands {
+    const ReferenceShape& shape;
+    const std::vector<double>& q;  // after norm and rotation
+    const std::vector<double>& k;
+    const AttentionOptions& options;
+
+    double scale() const {
+        return options.softmax_scale > 0.0 ? options.softmax_scale
+                                           : 1.0 / std::sqrt(static_cast<double>(shape.D));
+    }
+    std::size_t query(std::int64_t b, std::int64_t t, std::int64_t h) const {
+        return static_cast<std::size_t>(((b * shape.T + t) * shape.H + h) * shape.D);
+    }
+    std::size_t key(std::int64_t b, std::int64_t j, std::int64_t h) const {
+        return static_cast<std::size_t>(((b * shape.S + j) * shape.K + h / (shape.H / shape.K)) *
+                                        shape.D);
+    }
+
+    Row row(std::int64_t b, std::int64_t t, std::int64_t h) const {
+        Row r;
+        r.p.assign(static_cast<std::size_t>(shape.S), -kInfinity);
+        for (std::int64_t j = 0; j < shape.S; ++j) {
+            if (!reference_sees(options.mask, shape.T, shape.S, t, j)) continue;
+            double dot = 0.0;
+            for (std::int64_t d = 0; d < shape.D; ++d)
+                dot += q[query(b, t, h) + d] * k[key(b, j, h) + d];
+            r.p[j] = scale() * dot;
+            r.max = std::isnan(r.max) || r.p[j] <= r.max ? r.max : r.p[j];
+            r.sees = true;
+        }
+        if (!r.sees) {
+            std::fill(r.p.begin(), r.p.end(), 0.0);
+            return r;
+        }
+        double sum = 0.0;
+        for (double x : r.p) sum += std::exp(x - r.max);
+        r.lse = r.max + std::log(sum);
+        for (double& x : r.p) x = std::exp(x - r.max) / sum;
+        return r;
+    }
+};
+
+}  // namespace
+
+std::vector<double> reference_qk_norm_rope(const std::vector<double>& x,
+                                           std::int64_t B,
+                                           std::int64_t T,
+                                           std::int64_t N,
+                                           std::int64_t D,
+                                           const ReferenceQkNormRope& o) {
+    std::vector<double> y = x;
+    for (std::int64_t b = 0; b < B; ++b) {
+        for (std::int64_t t = 0; t < T; ++t) {
+            for (std::int64_t n = 0; n < N; ++n) {
+                double* row = y.data() + ((b * T + t) * N + n) * D;
+                if (o.norm) {
+                    const double r = reciprocal_rms(row, D, o.eps);
+                    for (std::int64_t d = 0; d < D; ++d) row[d] *= r * gain_at(o, n, d, D);
+                }
+                rotate(row, t, o, 1.0);
+            }
+        }
+    }
+    return y;
+}
+
+ReferenceQkNormRopeGradients reference_qk_norm_rope_backward(const std::vector<double>& dy,
+                                                             const std::vector<double>& x,
+                                                             std::int64_t B,
+                                                             std::int64_t T,
+                                                             std::int64_t N,
+                                                             std::int64_t D,
+                                                             const ReferenceQkNormRope& o) {
+    ReferenceQkNormRopeGradients g{dy, std::vector<double>(o.gain.size(), 0.0)};
+    const bool shared = o.gain.size() == static_cast<std::size_t>(D);
+    for (std::int64_t b = 0; b < B; ++b) {
+        for (std::int64_t t = 0; t < T; ++t) {
+            for (std::int64_t n = 0; n < N; ++n) {
+                const std::int64_t at = ((b * T + t) * N + n) * D;
+                const double* row = x.data() + at;
+                double* z = g.dx.data() + at;  // gradient of the row before rotation, then of x
+                rotate(z, t, o, -1.0);
+                if (!o.norm) continue;
+                const double r = reciprocal_rms(row, D, o.eps);
+                double mean = 0.0;  // of gain z u, u = x r
+                for (std::int64_t d = 0; d < D; ++d) {
+                    const double u = row[d] * r;
+                    if (!g.dgain.empty())
+                        g.dgain[static_cast<std::size_t>(shared ? d : n * D + d)] += z[d] * u;
+                    z[d] *= gain_at(o, n, d, D);
+                    mean += z[d] * u / static_cast<double>(D);
+                }
+                for (std::int64_t d = 0; d < D; ++d) z[d] = r * (z[d] - row[d] * r * mean);
+            }
+        }
+    }
+    return g;
+}
+
+bool reference_sees(
+    const AttentionMask& mask, std::int64_t T, std::int64_t S, std::int64_t t, std::int64_t j) {
+    const std::int64_t position = t + S - T;
+    if (mask.causal && j > position) return false;
+    if (mask.window > 0 && position - j >= mask.window) return false;
+    if (mask.window > 0 && j - position >= mask.window) return false;
+    if (!mask.cu_seqlens.empty()) {
+        bool same_document = false;
+        for (std::size_t i = 0; i + 1 < mask.cu_seqlens.size(); ++i) {
+            const std::int64_t begin = mask.cu_seqlens[i], end = mask.cu_seqlens[i + 1];
+            same_document |= begin <= t && t < end && begin <= j && j < end;
+        }
+        if (!same_document) return false;
+    }
+    return true;
+}
+
+ReferenceResult reference_attention_forward(const ReferenceShape& s,
+                                            const std::vector<double>& q,
+                                            const std::vector<double>& k,
+                                            const std::vector<double>& v,
+                                            const ReferenceOptions& options) {
+    const std::vector<double> turned_q = reference_qk_norm_rope(q, s.B, s.T, s.H, s.D, options.q);
+    const std::vector<double> turned_k = reference_qk_norm_rope(k, s.B, s.S, s.K, s.D, options.k);
+    const Operands operands{s, turned_q, turned_k, options.attention};
+    ReferenceResult result;
+    result.out.assign(size_of_product({s.B, s.T, s.H, s.D}), 0.0);
+    result.lse.assign(size_of_product({s.B, s.H, s.T}), -kInfinity);
+    result.max_logit.assign(size_of_product({s.H}), -kInfinity);
+    result.entropy.assign(size_of_product({s.H}), 0.0);
+    for (std::int64_t h = 0; h < s.H; ++h) {
+        std::int64_t rows = 0;
+        for (std::int64_t b = 0; b < s.B; ++b) {
+            for (std::int64_t t = 0; t < s.T; ++t) {
+                const Row row = operands.row(b, t, h);
+                if (!row.sees) continue;
+                ++rows;
+                result.lse[static_cast<std::size_t>((b * s.H + h) * s.T + t)] = row.lse;
+                result.max_logit[h] = std::max(result.max_logit[h], row.max);
+                for (std::int64_t j = 0; j < s.S; ++j) {
+                    if (row.p[j] == 0.0) continue;
+                    result.entropy[h] -= row.p[j] * std::log(row.p[j]);
+                    for (std::int64_t d = 0; d < s.D; ++d) {
+                        result.out[operands.query(b, t, h) + d] +=
+                            row.p[j] * v[operands.key(b, j, h) + d];
+                    }
+                }
+            }
+        }
+        if (rows > 0) result.entropy[h] /= static_cast<double>(rows);
+    }
+    return result;
+}
+
+ReferenceGradients reference_attention_backward(const ReferenceShape& s,
+                                                const std::vector<double>& q,
+                                                const std::vector<double>& k,
+                                                const std::vector<double>& v,
+                                                const std::vector<double>& dout,
+                                                const ReferenceOptions& options) {
+    const std::vector<double> turned_q = reference_qk_norm_rope(q, s.B, s.T, s.H, s.D, options.q);
+    const std::vector<double> turned_k = reference_qk_norm_rope(k, s.B, s.S, s.K, s.D, options.k);
+    const Operands operands{s, turned_q, turned_k, options.attention};
+    std::vector<double> dq(q.size(), 0.0), dk(k.size(), 0.0), dv(v.size(), 0.0);
+    std::vector<double> dp(static_cast<std::size_t>(s.S));
+    for (std::int64_t b = 0; b < s.B; ++b) {
+        for (std::int64_t h = 0; h < s.H; ++h) {
+            for (std::int64_t t = 0; t < s.T; ++t) {
+                const Row row = operands.row(b, t, h);
+                if (!row.sees) continue;
+                const std::size_t at = operands.query(b, t, h);
+                double mean = 0.0;  // sum_j p_j dp_j
+                for (std::int64_t j = 0; j < s.S; ++j) {
+                    dp[j] = 0.0;
+                    if (row.p[j] == 0.0) continue;
+                    const std::size_t key = operands.key(b, j, h);
+                    for (std::int64_t d = 0; d < s.D; ++d) {
+                        dp[j] += dout[at + d] * v[key + d];
+                        dv[key + d] += row.p[j] * dout[at + d];
+                    }
+                    mean += row.p[j] * dp[j];
+                }
+                for (std::int64_t j = 0; j < s.S; ++j) {
+                    if (row.p[j] == 0.0) continue;
+                    const std::size_t key = operands.key(b, j, h);
+                    const double ds = operands.scale() * row.p[j] * (dp[j] - mean);
+                    for (std::int64_t d = 0; d < s.D; ++d) {
+                        dq[at + d] += ds * turned_k[key + d];
+                        dk[key + d] += ds * turned_q[at + d];
+                    }
+                }
+            }
+        }
+    }
+    ReferenceQkNormRopeGradients of_q =
+        reference_qk_norm_rope_backward(dq, q, s.B, s.T, s.H, s.D, options.q);
+    ReferenceQkNormRopeGradients of_k =
+        reference_qk_norm_rope_backward(dk, k, s.B, s.S, s.K, s.D, options.k);
+    return {std::move(of_q.dx), std::move(of_k.dx), std::move(dv), std::move(of_q.dgain),
+            std::move(of_k.dgain)};
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,88 @@
+// Attention with optional QK-norm and rotary embedding, forward and backward, written for clarity in double
+// precision with the whole matrix of probabilities: the oracle for tests and for docs/math.md. Nothing here
+// shares code with the fast paths, the mask included.
+//
+// All tensors are row-major vectors of double in the shapes given. B batch, T query positions, S key
+// positions, H query heads, K key/value heads, D head width, R rotary_dim.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/flash_attention.h"
+#include "attention/rope.h"
+
+namespace evenkeel {
+
+// What happens to q or k before the logits: z = (gain + gain_offset) x / sqrt(mean(x^2) + eps) over the D
+// channels of a head, then rotation of channel pair p by positions[t] * frequencies[p], times magnitude.
+struct ReferenceQkNormRope {
+    bool norm = false;
+    double eps = 1e-6;
+    double gain_offset = 0.0;
+    std::vector<double> gain;         // [N, D] or [D]; empty: all ones
+    std::vector<double> frequencies;  // [R/2]; empty: no rotation
+    double magnitude = 1.0;
+    RopeLayout layout = RopeLayout::kHalfSplit;
+    std::vector<std::int64_t> positions;  // [T], the same for the whole batch; empty: 0, 1, ...
+};
+
+// x and the result [B, T, N, D].
+std::vector<double> reference_qk_norm_rope(const std::vector<double>& x,
+                                           std::int64_t B,
+                                           std::int64_t T,
+                                           std::int64_t N,
+                                           std::int64_t D,
+                                           const ReferenceQkNormRope& options);
+
+struct ReferenceQkNormRopeGradients {
+    std::vector<double> dx;     // [B, T, N, D]
+    std::vector<double> dgain;  // like gain
+};
+ReferenceQkNormRopeGradients reference_qk_norm_rope_backward(const std::vector<double>& dy,
+                                                             const std::vector<double>& x,
+                                                             std::int64_t B,
+                                                             std::int64_t T,
+                                                             std::int64_t N,
+                                                             std::int64_t D,
+                                                             const ReferenceQkNormRope& options);
+
+struct ReferenceShape {
+    std::int64_t B, T, S, H, K, D;
+};
+
+struct ReferenceOptions {
+    AttentionOptions attention;
+    ReferenceQkNormRope q, k;
+};
+
+// Whether query t of T sees key j of S, straight from the words of AttentionMask.
+bool reference_sees(
+    const AttentionMask& mask, std::int64_t T, std::int64_t S, std::int64_t t, std::int64_t j);
+
+struct ReferenceResult {
+    std::vector<double> out;        // [B, T, H, D]; 0 for rows that see nothing
+    std::vector<double> lse;        // [B, H, T]; -inf for those
+    std::vector<double> max_logit;  // [H]; -inf if no row of the head sees anything
+    std::vector<double>
+        entropy;  // [H]; mean of -sum p ln p over rows that see something, 0 if none does
+};
+// q [B, T, H, D]; k, v [B, S, K, D].
+ReferenceResult reference_attention_forward(const ReferenceShape& shape,
+                                            const std::vector<double>& q,
+                                            const std::vector<double>& k,
+                                            const std::vector<double>& v,
+                                            const ReferenceOptions& options);
+
+struct ReferenceGradients {
+    std::vector<double> dq, dk, dv;        // like q, k, v
+    std::vector<double> dq_gain, dk_gain;  // like the gains
+};
+ReferenceGradients reference_attention_backward(const ReferenceShape& shape,
+                                                const std::vector<double>& q,
+                                                const std::vector<double>& k,
+                                                const std::vector<double>& v,
+                                                const std::vector<double>& dout,
+                                                const ReferenceOptions& options);
+
+}  // namespace evenkeel

@@ -1,0 +1,560 @@
+#include "attention/flash_attention.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <limits>
+
+#include "attention/flash_attention_cpu.h"
+#include "attention/reference_attention.h"
+#include "framework/dispatch.h"
+#include "tests/support/compare.h"
+#include "tests/support/data.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::DataKind;
+using testing::gaussian;
+using testing::make_data;
+using testing::near;
+using testing::poisoned;
+using testing::same_bits;
+using testing::to_doubles;
+using testing::within_error_of_plain;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+std::vector<FlashPath> available_paths() {
+    std::vector<FlashPath> paths;
+    for (FlashPath path : kAllFlashPaths) {
+        if (flash_path_available(path)) paths.push_back(path);
+    }
+    return paths;
+}
+
+// Keeps a test on one path, and the next test off it.
+class PathGuard {
+  public:
+    explicit PathGuard(FlashPath path) : before_(flash_path()) { set_flash_path(path); }
+    ~PathGuard() { set_flash_path(before_); }
+
+  private:
+    FlashPath before_;
+};
+
+struct Inputs {
+    Tensor q, k, v, dout;
+    ReferenceShape shape;
+};
+
+Inputs make_inputs(const ReferenceShape& s, DType dtype, DataKind kind, std::uint64_t seed = 1) {
+    return {make_data(kind, {s.B, s.T, s.H, s.D}, dtype, seed),
+            make_data(kind, {s.B, s.S, s.K, s.D}, dtype, seed + 1),
+            make_data(kind, {s.B, s.S, s.K, s.D}, dtype, seed + 2),
+            gaussian({s.B, s.T, s.H, s.D}, dtype, seed + 3), s};
+}
+
+struct Results {
+    Tensor out, lse, dq, dk, dv;
+    AttentionStats stats;
+};
+
+// Outputs start as NaN, so that whatever is not written shows.
+Results run_flash(const Inputs& in, const AttentionOptions& options) {
+    const DType dtype = in.q.dtype();
+    Results r{poisoned(in.q.shape(), dtype),
+              poisoned({in.shape.B, in.shape.H, in.shape.T}, DType::kFloat32),
+              poisoned(in.q.shape(), dtype),
+              poisoned(in.k.shape(), dtype),
+              poisoned(in.v.shape(), dtype),
+              {}};
+    flash_attention_forward(in.q, in.k, in.v, options, r.out, r.lse, &r.stats);
+    flash_attention_backward(in.q, in.k, in.v, r.out, r.lse, in.dout, options, r.dq, r.dk, r.dv);
+    return r;
+}
+
+// Attention as one writes it without thinking of speed: fp32 sums, the whole row of probabilities, what a
+// matrix product reads and what leaves rounded to the storage type.
+template <typename T>
+Results run_plain_as(const Inputs& in, const AttentionOptions& options) {
+    const ReferenceShape& s = in.shape;
+    const T *q = in.q.data<T>(), *k = in.k.data<T>(), *v = in.v.data<T>(),
+            *dout = in.dout.data<T>();
+    const float scale =
+        static_cast<float>(options.softmax_scale > 0.0 ? options.softmax_scale
+                                                       : 1.0 / std::sqrt(static_cast<double>(s.D)));
+    std::vector<float> out(in.q.numel()), dq(in.q.numel()), dk(in.k.numel()), dv(in.v.numel());
+    std::vector<float> p(s.S), dp(s.S);
+    Results r;
+    r.lse = Tensor::full({s.B, s.H, s.T}, -INFINITY, DType::kFloat32);
+    auto round = [](float x) { return static_cast<float>(static_cast<T>(x)); };
+    for (std::int64_t b = 0; b < s.B; ++b) {
+        for (std::int64_t h = 0; h < s.H; ++h) {
+            for (std::int64_t t = 0; t < s.T; ++t) {
+                const std::int64_t at = ((b * s.T + t) * s.H + h) * s.D;
+                auto key = [&](std::int64_t j) {
+                    return ((b * s.S + j) * s.K + h / (s.H / s.K)) * s.D;
+                };
+                float highest = -INFINITY, sum = 0.0f, mean = 0.0f;
+                for (std::int64_t j = 0; j < s.S; ++j) {
+                    p[j] = -INFINITY;
+                    if (!reference_sees(options.mask, s.T, s.S, t, j)) continue;
+                    float dot = 0.0f;
+                    for (std::int64_t d = 0; d < s.D; ++d) {
+                        dot += static_cast<float>(q[at + d]) * static_cast<float>(k[key(j) + d]);
+                    }
+                    p[j] = dot * scale;
+                    highest = std::max(highest, p[j]);
+                }
+                if (highest == -INFINITY) continue;
+                for (float x : p) sum += std::exp(x - highest);
+                r.lse.data<float>()[(b * s.H + h) * s.T + t] = highest + std::log(sum);
+                for (std::int64_t j = 0; j < s.S; ++j) {
+                    p[j] = std::exp(p[j] - highest) / sum;
+                    dp[j] = 0.0f;
+                    for (std::int64_t d = 0; d < s.D; ++d) {
+                        out[at + d] += round(p[j]) * static_cast<float>(v[key(j) + d]);
+                        dp[j] +=
+                            static_cast<float>(dout[at + d]) * static_cast<float>(v[key(j) + d]);
+                    }
+                    mean += p[j] * dp[j];
+                }
+                for (std::int64_t j = 0; j < s.S; ++j) {
+                    const float ds = round(p[j] * (dp[j] - mean));
+                    for (std::int64_t d = 0; d < s.D; ++d) {
+                        dq[at + d] += ds * static_cast<float>(k[key(j) + d]) * scale;
+                        dk[key(j) + d] += ds * static_cast<float>(q[at + d]) * scale;
+                        dv[key(j) + d] += round(p[j]) * static_cast<float>(dout[at + d]);
+                    }
+                }
+            }
+        }
+    }
+    auto tensor = [](const std::vector<float>& values, const Tensor& like) {
+        Tensor x = Tensor::uninitialized(like.shape(), like.dtype());
+        for (std::size_t i = 0; i < values.size(); ++i) x.data<T>()[i] = static_cast<T>(values[i]);
+        return x;
+    };
+    r.out = tensor(out, in.q), r.dq = tensor(dq, in.q);
+    r.dk = tensor(dk, in.k), r.dv = tensor(dv, in.v);
+    return r;
+}
+
+Results run_plain(const Inputs& in, const AttentionOptions& options) {
+    return dispatch_float(in.q.dtype(), "plain",
+                          [&]<typename T>() { return run_plain_as<T>(in, options); });
+}
+
+struct Truth {
+    ReferenceResult forward;
+    ReferenceGradients backward;
+};
+
+Truth run_reference(const Inputs& in, const AttentionOptions& options) {
+    const auto q = to_doubles(in.q), k = to_doubles(in.k), v = to_doubles(in.v);
+    ReferenceOptions o;
+    o.attention = options;
+    return {reference_attention_forward(in.shape, q, k, v, o),
+            reference_attention_backward(in.shape, q, k, v, to_doubles(in.dout), o)};
+}
+
+// Every result of one path against the reference by the project's rule.
+void check_path(FlashPath path,
+                const Inputs& in,
+                const AttentionOptions& options,
+                const Results& plain,
+                const Truth& truth) {
+    SCOPED_TRACE(name_of(path));
+    const PathGuard guard(path);
+    const Results r = run_flash(in, options);
+    EXPECT_TRUE(within_error_of_plain(r.out, plain.out, truth.forward.out, 2.0)) << "out";
+    EXPECT_TRUE(within_error_of_plain(r.lse, plain.lse, truth.forward.lse, 2.0)) << "lse";
+    EXPECT_TRUE(within_error_of_plain(r.dq, plain.dq, truth.backward.dq, 3.0)) << "dq";
+    EXPECT_TRUE(within_error_of_plain(r.dk, plain.dk, truth.backward.dk, 3.0)) << "dk";
+    EXPECT_TRUE(within_error_of_plain(r.dv, plain.dv, truth.backward.dv, 3.0)) << "dv";
+    // fp32 logits of magnitude m carry an error of some m * 2^-24.
+    EXPECT_TRUE(near(r.stats.max_logit, truth.forward.max_logit, 2e-6, 2e-6)) << "max_logit";
+    double largest = 1.0;
+    for (double m : truth.forward.max_logit) {
+        if (std::isfinite(m)) largest = std::max(largest, std::abs(m));
+    }
+    if (largest < 1e4) {
+        EXPECT_TRUE(near(r.stats.entropy, truth.forward.entropy, 1e-5, 1e-5 + 1e-7 * largest))
+            << "entropy";
+    }
+}
+
+void check_all_paths(const ReferenceShape& shape,
+                     DType dtype,
+                     DataKind kind,
+                     const AttentionMask& mask) {
+    AttentionOptions options;
+    options.mask = mask;
+    const Inputs in = make_inputs(shape, dtype, kind);
+    const Results plain = run_plain(in, options);
+    const Truth truth = run_reference(in, options);
+    for (FlashPath path : available_paths()) check_path(path, in, options, plain, truth);
+}
+
+// ---- Against the reference
+
+struct Case {
+    std::string name;
+    ReferenceShape shape;  // B, T, S, H, K, D
+    AttentionMask mask;
+};
+void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
+
+class FlashAttentionTest : public ::testing::TestWithParam<std::tuple<Case, DType>> {};
+
+TEST_P(FlashAttentionTest, AgreesWithTheReferenceOnEveryPath) {
+    const auto& [c, dtype] = GetParam();
+    check_all_paths(c.shape, dtype, DataKind::kGaussian, c.mask);
+}
+
+void PrintTo(DType dtype, std::ostream* out) { *out << name_of(dtype); }
+void PrintTo(FlashPath path, std::ostream* out) { *out << name_of(path); }
+
+const AttentionMask kCausal{};
+const AttentionMask kBidirectional{false, 0, {}};
+
+std::vector<Case> all_cases() {
+    std::vector<Case> cases;
+    for (std::int64_t d : {32, 64, 80, 96, 128, 192, 256}) {
+        cases.push_back({"head_dim_" + std::to_string(d), {1, 100, 100, 2, 1, d}, kCausal});
+    }
+    for (std::int64_t t : {1, 2, 31, 33, 257}) {
+        const std::string size = std::to_string(t);
+        // Many heads where there are few positions, for errors that are not a matter of luck.
+        const std::int64_t b = t > 100 ? 1 : 5;
+        cases.push_back({"causal_" + size, {b, t, t, 4, 4, 64}, kCausal});
+        cases.push_back({"bidirectional_" + size, {b, t, t, 4, 2, 64}, kBidirectional});
+    }
+    cases.push_back({"two_key_blocks", {1, 530, 530, 1, 1, 64}, kCausal});
+    cases.push_back({"narrow_key_blocks", {1, 300, 300, 2, 1, 128}, kCausal});
+    cases.push_back({"multi_query", {1, 61, 61, 5, 1, 32}, kCausal});
+    cases.push_back({"groups_of_three", {2, 70, 70, 6, 2, 32}, kBidirectional});
+    cases.push_back({"decode_one", {3, 1, 300, 4, 2, 64}, kCausal});
+    cases.push_back({"decode_seven", {1, 7, 131, 2, 1, 64}, kCausal});
+    cases.push_back({"more_queries_than_keys", {1, 150, 40, 2, 1, 64}, kCausal});
+    cases.push_back({"more_queries_bidirectional", {1, 150, 3, 2, 1, 64}, kBidirectional});
+    cases.push_back({"window_1", {1, 40, 40, 2, 1, 64}, {true, 1, {}}});
+    cases.push_back({"window_50", {1, 400, 400, 2, 2, 64}, {true, 50, {}}});
+    cases.push_back({"window_two_sided", {1, 400, 400, 1, 1, 64}, {false, 33, {}}});
+    cases.push_back({"window_decode", {1, 5, 400, 2, 1, 64}, {true, 70, {}}});
+    cases.push_back({"window_that_misses_all_keys", {1, 200, 20, 1, 1, 64}, {false, 10, {}}});
+    cases.push_back({"documents", {1, 400, 400, 2, 1, 64}, {true, 0, {0, 1, 130, 130, 331, 400}}});
+    cases.push_back({"documents_bidirectional", {1, 300, 300, 2, 2, 64}, {false, 0, {0, 97, 300}}});
+    cases.push_back({"documents_window", {1, 300, 300, 2, 2, 64}, {true, 20, {0, 97, 300}}});
+    return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         FlashAttentionTest,
+                         ::testing::Combine(::testing::ValuesIn(all_cases()),
+                                            ::testing::Values(DType::kFloat32, DType::kBFloat16)),
+                         [](const auto& info) {
+                             return std::get<0>(info.param).name + "_" +
+                                    name_of(std::get<1>(info.param));
+                         });
+
+class FlashAttentionDataTest : public ::testing::TestWithParam<std::tuple<DataKind, DType>> {};
+
+TEST_P(FlashAttentionDataTest, AgreesWithTheReferenceOnDataThatBreaksKernels) {
+    const auto& [kind, dtype] = GetParam();
+    check_all_paths({1, 290, 290, 2, 1, 64}, dtype, kind, kCausal);
+    check_all_paths({1, 65, 65, 2, 2, 128}, dtype, kind, kBidirectional);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds,
+                         FlashAttentionDataTest,
+                         ::testing::Combine(::testing::Values(DataKind::kGaussian, DataKind::kZero),
+                                            ::testing::Values(DType::kFloat32, DType::kBFloat16)),
+                         [](const auto& info) {
+                             return name_of(std::get<0>(info.param)) + "_" +
+                                    name_of(std::get<1>(info.param));
+                         });
+
+// ---- Properties, on every path
+
+class FlashAttentionPathTest : public ::testing::TestWithParam<std::tuple<FlashPath, DType>> {
+  protected:
+    void SetUp() override {
+        if (!flash_path_available(path()))
+            GTEST_SKIP() << "this processor has no " << name_of(path());
+        before_ = flash_path();
+        set_flash_path(path());
+    }
+    void TearDown() override {
+        if (flash_path_available(path())) set_flash_path(before_);
+    }
+    FlashPath path() const { return std::get<0>(GetParam()); }
+    DType dtype() const { return std::get<1>(GetParam()); }
+
+  private:
+    FlashPath before_ = FlashPath::kBaseline;
+};
+
+INSTANTIATE_TEST_SUITE_P(Paths,
+                         FlashAttentionPathTest,
+                         ::testing::Combine(::testing::ValuesIn(kAllFlashPaths),
+                                            ::testing::Values(DType::kFloat32, DType::kBFloat16)),
+                         [](const auto& info) {
+                             return std::string(name_of(std::get<0>(info.param))) + "_" +
+                                    name_of(std::get<1>(info.param));
+                         });
+
+TEST_P(FlashAttentionPathTest, DoesNotDependOnTheNumberOfThreads) {
+    const int threads = omp_get_max_threads();
+    const Inputs in = make_inputs({2, 600, 600, 4, 2, 64}, dtype(), DataKind::kGaussian);
+    omp_set_num_threads(1);
+    const Results one = run_flash(in, {});
+    for (int n : {2, 3}) {
+        omp_set_num_threads(n);
+        const Results several = run_flash(in, {});
+        EXPECT_TRUE(same_bits(several.out, one.out)) << "out, " << n << " threads";
+        EXPECT_TRUE(same_bits(several.lse, one.lse)) << "lse, " << n << " threads";
+        EXPECT_TRUE(same_bits(several.dq, one.dq)) << "dq, " << n << " threads";
+        EXPECT_TRUE(same_bits(several.dk, one.dk)) << "dk, " << n << " threads";
+        EXPECT_TRUE(same_bits(several.dv, one.dv)) << "dv, " << n << " threads";
+        EXPECT_TRUE(same_bits(several.stats.max_logit, one.stats.max_logit)) << n << " threads";
+        EXPECT_TRUE(same_bits(several.stats.entropy, one.stats.entropy)) << n << " threads";
+    }
+    omp_set_num_threads(threads);
+}
+
+TEST_P(FlashAttentionPathTest, SequenceDoesNotDependOnItsNeighboursInTheBatch) {
+    const Inputs both = make_inputs({2, 120, 120, 2, 1, 64}, dtype(), DataKind::kGaussian);
+    const Results of_both = run_flash(both, {});
+    const Inputs alone{both.q.slice(0, 1, 2),
+                       both.k.slice(0, 1, 2),
+                       both.v.slice(0, 1, 2),
+                       both.dout.slice(0, 1, 2),
+                       {1, 120, 120, 2, 1, 64}};
+    const Results of_one = run_flash(alone, {});
+    EXPECT_TRUE(same_bits(of_one.out, of_both.out.slice(0, 1, 2)));
+    EXPECT_TRUE(same_bits(of_one.dq, of_both.dq.slice(0, 1, 2)));
+    EXPECT_TRUE(same_bits(of_one.dk, of_both.dk.slice(0, 1, 2)));
+}
+
+TEST_P(FlashAttentionPathTest, TelemetryLeavesTheOutputAsItIs) {
+    const Inputs in = make_inputs({1, 300, 300, 2, 1, 64}, dtype(), DataKind::kGaussian);
+    const Results with = run_flash(in, {});
+    const Tensor out = poisoned(in.q.shape(), dtype()),
+                 lse = poisoned(with.lse.shape(), DType::kFloat32);
+    flash_attention_forward(in.q, in.k, in.v, {}, out, lse, nullptr);
+    EXPECT_TRUE(same_bits(out, with.out));
+    EXPECT_TRUE(same_bits(lse, with.lse));
+}
+
+TEST_P(FlashAttentionPathTest, ReadsAndWritesSlicesOfPackedTensors) {
+    const std::int64_t B = 2, T = 37, H = 4, K = 2, D = 64;
+    const Tensor qkv = gaussian({B, T, H + 2 * K, D}, dtype(), 5);
+    const Tensor dqkv = poisoned(qkv.shape(), dtype());
+    const Inputs packed{qkv.slice(2, 0, H),
+                        qkv.slice(2, H, H + K),
+                        qkv.slice(2, H + K, H + 2 * K),
+                        gaussian({B, T, H, D}, dtype(), 6),
+                        {B, T, T, H, K, D}};
+    const Inputs apart{packed.q.clone(), packed.k.clone(), packed.v.clone(), packed.dout,
+                       packed.shape};
+    const Tensor before = qkv.clone();
+    const Results want = run_flash(apart, {});
+    const Tensor out = poisoned({B, T, H, D}, dtype()), lse = poisoned({B, H, T}, DType::kFloat32);
+    flash_attention_forward(packed.q, packed.k, packed.v, {}, out, lse, nullptr);
+    flash_attention_backward(packed.q, packed.k, packed.v, out, lse, packed.dout, {},
+                             dqkv.slice(2, 0, H), dqkv.slice(2, H, H + K),
+                             dqkv.slice(2, H + K, H + 2 * K));
+    EXPECT_TRUE(same_bits(out, want.out));
+    EXPECT_TRUE(same_bits(dqkv.slice(2, 0, H), want.dq));
+    EXPECT_TRUE(same_bits(dqkv.slice(2, H, H + K), want.dk));
+    EXPECT_TRUE(same_bits(dqkv.slice(2, H + K, H + 2 * K), want.dv));
+    EXPECT_TRUE(same_bits(qkv, before)) << "inputs must stay as they are";
+}
+
+TEST_P(FlashAttentionPathTest, AcceptsEmptyTensors) {
+    for (const ReferenceShape& s :
+         {ReferenceShape{0, 5, 5, 2, 1, 64}, ReferenceShape{2, 0, 0, 2, 1, 64}}) {
+        const Results r = run_flash(make_inputs(s, dtype(), DataKind::kZero), {});
+        EXPECT_TRUE(near(r.stats.max_logit, {-kInfinity, -kInfinity}, 0.0, 0.0));
+        EXPECT_TRUE(near(r.stats.entropy, {0.0, 0.0}, 0.0, 0.0));
+    }
+    // Queries without a single key.
+    const Results r = run_flash(make_inputs({1, 3, 0, 2, 1, 64}, dtype(), DataKind::kZero), {});
+    EXPECT_TRUE(near(r.out, std::vector<double>(384, 0.0), 0.0, 0.0));
+    EXPECT_TRUE(near(r.dq, std::vector<double>(384, 0.0), 0.0, 0.0));
+    EXPECT_TRUE(near(r.lse, std::vector<double>(6, -kInfinity), 0.0, 0.0));
+}
+
+TEST_P(FlashAttentionPathTest, RowsThatSeeNothingAreZeroAndLeftOutOfTelemetry) {
+    // Queries 0 .. 9 stand before the first key.
+    const ReferenceShape s{1, 12, 2, 1, 1, 64};
+    Inputs in = make_inputs(s, dtype(), DataKind::kGaussian);
+    const Results r = run_flash(in, {});
+    EXPECT_TRUE(near(r.out.slice(1, 0, 10), std::vector<double>(640, 0.0), 0.0, 0.0));
+    EXPECT_TRUE(near(r.dq.slice(1, 0, 10), std::vector<double>(640, 0.0), 0.0, 0.0));
+    EXPECT_TRUE(near(r.lse.slice(2, 0, 10), std::vector<double>(10, -kInfinity), 0.0, 0.0));
+    const Truth truth = run_reference(in, {});
+    EXPECT_TRUE(near(r.stats.entropy, truth.forward.entropy, 1e-5, 1e-6));
+}
+
+TEST_P(FlashAttentionPathTest, LargeLogitsInMaskedCellsAreNotReported) {
+    // Key 40 points along every query with a huge length, but stands behind all of them.
+    const std::int64_t T = 41, D = 64;
+    const Tensor q = Tensor::full({1, T, 1, D}, 1.0f, DType::kFloat32).to(dtype());
+    Tensor k32 = gaussian({1, T, 1, D}, DType::kFloat32, 3, 0.1);
+    k32.slice(1, T - 1, T).fill(1e4f);
+    const Tensor k = k32.to(dtype());
+    const Inputs in{
+        q.slice(1, 0, T - 1), k.slice(1, 0, T), k.slice(1, 0, T), q.slice(1, 0, T - 1), {}};
+    // 40 queries bottom-right aligned with keys 0 .. 39 only, in a packed layout that holds key 40 too.
+    const Inputs masked{
+        in.q, k.slice(1, 0, T - 1), k.slice(1, 0, T - 1), in.q, {1, T - 1, T - 1, 1, 1, D}};
+    const Results want = run_flash(masked, {});
+    AttentionOptions options;
+    options.mask.cu_seqlens = {0, static_cast<std::int32_t>(T - 1), static_cast<std::int32_t>(T)};
+    options.mask.causal = false;
+    const Inputs whole{q, k, k, q, {1, T, T, 1, 1, D}};
+    Results got = run_flash(whole, options);
+    options.mask.cu_seqlens = {};
+    options.mask.causal = true;
+    // The last query sees key 40 under the causal mask; all others must not.
+    got = run_flash(whole, options);
+    EXPECT_TRUE(same_bits(got.lse.slice(2, 0, T - 1), want.lse));
+    EXPECT_NEAR(to_doubles(got.stats.max_logit)[0], 8e4, 400.0);
+    EXPECT_LT(to_doubles(want.stats.max_logit)[0], 1.0);
+}
+
+TEST_P(FlashAttentionPathTest, MaximumOfNegativeLogitsIsNegative) {
+    const ReferenceShape s{1, 300, 300, 1, 1, 64};
+    Inputs in = make_inputs(s, dtype(), DataKind::kGaussian);
+    in.q = Tensor::full({1, 300, 1, 64}, 2.0f, dtype());
+    in.k = Tensor::full({1, 300, 1, 64}, -8.0f, dtype());
+    const Results r = run_flash(in, {});
+    EXPECT_TRUE(near(r.stats.max_logit, {-128.0}, 1e-6, 0.0));
+    double entropy = 0.0;  // every row is uniform
+    for (int t = 1; t <= 300; ++t) entropy += std::log(t) / 300.0;
+    EXPECT_TRUE(near(r.stats.entropy, {entropy}, 1e-5, 0.0));
+}
+
+TEST_P(FlashAttentionPathTest, EqualLogitsGiveTheMeanOfTheValues) {
+    // Small integers sum exactly, so the mean over 2^n keys is exact too.
+    const std::int64_t S = 256;
+    Tensor v = Tensor::uninitialized({1, S, 1, 64}, DType::kFloat32);
+    for (std::int64_t i = 0; i < v.numel(); ++i)
+        v.data<float>()[i] = static_cast<float>(i / 64 % 2);
+    const Tensor q = gaussian({1, 3, 1, 64}, dtype(), 1),
+                 k = Tensor::full({1, S, 1, 64}, 0.7f, dtype());
+    AttentionOptions options;
+    options.mask.causal = false;
+    const Inputs in{q, k, v.to(dtype()), q, {1, 3, S, 1, 1, 64}};
+    const Results r = run_flash(in, options);
+    EXPECT_TRUE(near(r.out, std::vector<double>(192, 0.5), 0.0, 0.0));
+    EXPECT_TRUE(near(r.stats.entropy, {std::log(256.0)}, 1e-6, 0.0));
+}
+
+TEST_P(FlashAttentionPathTest, OutputScalesWithTheValues) {
+    Inputs in = make_inputs({1, 80, 80, 2, 1, 64}, dtype(), DataKind::kGaussian);
+    // Sixteenths: seven times them is exact in bf16 too.
+    Tensor v = in.v.to(DType::kFloat32);
+    for (std::int64_t i = 0; i < v.numel(); ++i) {
+        v.data<float>()[i] = std::round(4.0f * v.data<float>()[i]) / 16.0f;
+    }
+    in.v = v.to(dtype());
+    const Results once = run_flash(in, {});
+    for (std::int64_t i = 0; i < v.numel(); ++i) v.data<float>()[i] *= 7.0f;
+    in.v = v.to(dtype());
+    const Results seven = run_flash(in, {});
+    std::vector<double> want = to_doubles(once.out);
+    for (double& x : want) x *= 7.0;
+    const double unit = dtype() == DType::kBFloat16 ? 0x1p-7 : 0x1p-21;
+    EXPECT_TRUE(near(seven.out, want, unit, 1e-6));
+    EXPECT_TRUE(same_bits(seven.lse, once.lse));
+    EXPECT_TRUE(same_bits(seven.stats.max_logit, once.stats.max_logit));
+}
+
+TEST_P(FlashAttentionPathTest, NanInGivesNanOut) {
+    const ReferenceShape s{1, 40, 40, 1, 1, 64};
+    for (int which = 0; which < 3; ++which) {
+        Inputs in = make_inputs(s, dtype(), DataKind::kGaussian);
+        const Tensor& x = which == 0 ? in.q : which == 1 ? in.k : in.v;
+        x.slice(1, 20, 21).fill(NAN);
+        const Results r = run_flash(in, {});
+        const std::vector<double> row = to_doubles(r.out.slice(1, 20, 21));
+        for (double o : row) EXPECT_TRUE(std::isnan(o)) << "input " << which << ": got " << o;
+        if (which == 2) continue;
+        EXPECT_TRUE(std::isnan(to_doubles(r.lse)[20])) << "input " << which;
+        EXPECT_TRUE(std::isnan(to_doubles(r.stats.max_logit)[0])) << "input " << which;
+        EXPECT_TRUE(std::isnan(to_doubles(r.stats.entropy)[0])) << "input " << which;
+        EXPECT_TRUE(std::isnan(to_doubles(r.dv)[20 * 64])) << "input " << which;
+    }
+}
+
+TEST_P(FlashAttentionPathTest, MaximumIsRightWhereLaterBlocksLieFarBelowIt) {
+    // One key with a logit of 80 first, then 600 keys at -80: later blocks must not move the maximum.
+    const std::int64_t S = 601;
+    Tensor k = Tensor::full({1, S, 1, 64}, -10.0f, dtype());
+    k.slice(1, 0, 1).fill(10.0f);
+    const Inputs in{Tensor::full({1, 1, 1, 64}, 1.0f, dtype()),
+                    k,
+                    gaussian({1, S, 1, 64}, dtype(), 4),
+                    gaussian({1, 1, 1, 64}, dtype(), 5),
+                    {1, 1, S, 1, 1, 64}};
+    const Results r = run_flash(in, {});
+    EXPECT_TRUE(near(r.stats.max_logit, {80.0}, 1e-6, 0.0));
+    EXPECT_TRUE(near(r.out, to_doubles(in.v.slice(1, 0, 1)), 1e-6, 0.0));
+    // And the other way round: the maximum comes last.
+    k.fill(-10.0f);
+    k.slice(1, S - 1, S).fill(10.0f);
+    const Results last = run_flash(in, {});
+    EXPECT_TRUE(near(last.out, to_doubles(in.v.slice(1, S - 1, S)), 1e-6, 0.0));
+    EXPECT_TRUE(near(last.stats.entropy, {0.0}, 0.0, 1e-6));
+}
+
+TEST(FlashAttentionMemoryTest, GrowsLinearlyWithTheSequence) {
+    auto peak = [](std::int64_t T) {
+        const Inputs in = make_inputs({1, T, T, 1, 1, 32}, DType::kBFloat16, DataKind::kGaussian);
+        const std::size_t before = Buffer::live_bytes(Device::kCpu);
+        Buffer::reset_peak(Device::kCpu);
+        run_flash(in, {});
+        return Buffer::peak_bytes(Device::kCpu) - before;
+    };
+    // One thread: whether the tiles of two live at the same time is a matter of chance.
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    const std::size_t one = peak(2048), two = peak(4096), four = peak(8192);
+    omp_set_num_threads(threads);
+    // The tiles are a constant; the rest doubles with the length.
+    EXPECT_NEAR(static_cast<double>(four - two), 2.0 * static_cast<double>(two - one),
+                0.02 * static_cast<double>(four - two));
+    EXPECT_LT(four, std::size_t{8192} * 8192 / 4);
+}
+
+TEST(FlashAttentionErrorTest, RejectsWhatItCannotCompute) {
+    auto forward = [](std::int64_t H, std::int64_t K, std::int64_t D,
+                      AttentionOptions options = {}) {
+        const Tensor q = Tensor::zeros({1, 4, H, D}, DType::kFloat32);
+        const Tensor k = Tensor::zeros({1, 4, K, D}, DType::kFloat32);
+        flash_attention_forward(q, k, k, options, q.clone(),
+                                Tensor::zeros({1, H, 4}, DType::kFloat32), nullptr);
+    };
+    EXPECT_NO_THROW(forward(4, 2, 64));
+    EXPECT_THROW(forward(4, 3, 64), Error);
+    EXPECT_THROW(forward(4, 2, 72), Error);
+    EXPECT_THROW(forward(4, 2, 64, {{true, -1, {}}, 0.0}), Error);
+    EXPECT_THROW(forward(4, 2, 64, {{true, 0, {0, 3}}, 0.0}), Error);
+    EXPECT_THROW(forward(4, 2, 64, {{true, 0, {0, 3, 2, 4}}, 0.0}), Error);
+    EXPECT_THROW(forward(4, 2, 64, {{}, -1.0}), Error);
+    EXPECT_THROW(forward(4, 2, 64, {{}, NAN}), Error);
+    const Tensor q = Tensor::zeros({1, 4, 2, 64}, DType::kFloat32);
+    const Tensor lse = Tensor::zeros({1, 2, 4}, DType::kFloat32);
+    EXPECT_THROW(flash_attention_forward(q, q, q.to(DType::kBFloat16), {}, q.clone(), lse, nullptr),
+                 Error);
+    EXPECT_THROW(flash_attention_forward(q, q, q, {}, q.clone(), lse.slice(2, 0, 3), nullptr),
+                 Error);
+}
+
+}  // namespace
+}  // namespace evenkeel
