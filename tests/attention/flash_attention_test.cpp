@@ -228,7 +228,7 @@ std::vector<Case> all_cases() {
     for (std::int64_t t : {1, 2, 31, 33, 257}) {
         const std::string size = std::to_string(t);
         // Many heads where there are few positions, for errors that are not a matter of luck.
-        const std::int64_t b = t > 100 ? 1 : 5;
+        const std::int64_t b = t > 100 ? 1 : t > 10 ? 5 : 64;
         cases.push_back({"causal_" + size, {b, t, t, 4, 4, 64}, kCausal});
         cases.push_back({"bidirectional_" + size, {b, t, t, 4, 2, 64}, kBidirectional});
     }
