@@ -45,16 +45,16 @@ struct AttentionConfig {
     RopeConfig rope;
     void visit_fields(ConfigVisitor& v);
     // Throws kConfig naming the key to change: head counts against each other and against P, head_dim
-    // against the kernels and RoPE.
+    // against the kernels and RoPE, and every number that has no meaning.
     void validate(std::int64_t tensor_parallel) const;
 };
 
 // What forward keeps for backward.
 struct AttentionSaved {
-    Tensor x;               // [B, T, C]
-    Tensor qkv;             // [B, T, (H/P + 2 K/P) D], before the norm
-    Tensor q, k;            // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
-    Tensor rstd_q, rstd_k;  // [B, T, H/P], [B, T, K/P]
+    Tensor x;     // [B, T, C]
+    Tensor qkv;   // [B, T, (H/P + 2 K/P) D], before the norm; without norm q and k are rotated here
+    Tensor q, k;  // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
+    Tensor rstd_q, rstd_k;  // [B, T, H/P], [B, T, K/P]; undefined without norm
     Tensor out;             // [B, T, H/P, D]
     Tensor lse;             // [B, H/P, T]
 };
@@ -91,7 +91,8 @@ class TensorParallelAttention {
                    AttentionStats* stats);
     // dy [B, T, C]; adds to parameter gradients; returns dx.
     Tensor backward(const Tensor& dy, const SequenceLayout& layout, const AttentionSaved& saved);
-    // Appends x's T tokens to the cache and attends to all of it; forward only.
+    // Appends x's T tokens to the cache, at the positions that follow it, and attends to all of it (or to the
+    // window); forward only. Throws when the cache is full, or when attention is not causal.
     Tensor decode(const Tensor& x, KvCache& cache);
     KvCache make_cache(std::int64_t batch, std::int64_t capacity) const;
 
@@ -101,7 +102,12 @@ class TensorParallelAttention {
     void collect_parameters(ParameterList& list);
 
   private:
-    const RopeTable& rope_table(std::int64_t positions);
+    bool has_norm() const { return config_.qk_norm.kind != QkNormConfig::Kind::kNone; }
+    // The heads of q (part 0), k (1) or v (2) in a packed tensor.
+    Tensor heads(const Tensor& qkv, int part) const;      // [B, T, N, D]
+    const RopeTable& rope_table(std::int64_t positions);  // of positions 0 .. positions-1 at least
+    QkNormRopeOptions norm_options() const;
+    AttentionOptions attention_options(const SequenceLayout& layout) const;
 
     const ProcessGrid& grid_;
     AttentionConfig config_;

@@ -1,0 +1,292 @@
+#include "attention/tensor_parallel_attention.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace evenkeel {
+namespace {
+
+constexpr const char* kOp = "attention";
+constexpr std::array<std::int64_t, 7> kHeadDims{32, 64, 80, 96, 128, 192, 256};
+
+bool divides(std::int64_t a, std::int64_t b) { return a > 0 && b % a == 0; }
+
+void check_heads(const AttentionConfig& config, std::int64_t tensor_parallel) {
+    const std::int64_t H = config.num_heads, K = config.num_kv_heads, P = tensor_parallel;
+    EVENKEEL_CHECK_CODE(H >= 1, ErrorCode::kConfig, kOp, "attention.num_heads: got ", H,
+                        ", want 1 or more");
+    EVENKEEL_CHECK_CODE(divides(K, H), ErrorCode::kConfig, kOp, "attention.num_kv_heads: got ", K,
+                        ", want a divisor of attention.num_heads ", H);
+    EVENKEEL_CHECK_CODE(divides(P, H), ErrorCode::kConfig, kOp, "attention.num_heads: got ", H,
+                        ", want a multiple of parallel.tensor_parallel ", P,
+                        ": change one of the two");
+    EVENKEEL_CHECK_CODE(divides(P, K) || divides(K, P), ErrorCode::kConfig, kOp,
+                        "attention.num_kv_heads: got ", K,
+                        ", want a divisor or a multiple of parallel.tensor_parallel ", P,
+                        ": change one of the two");
+}
+
+void check_head_dim(const AttentionConfig& config) {
+    const std::int64_t D = config.head_dim;
+    EVENKEEL_CHECK_CODE(D % 2 == 0 || config.rope.rotary_fraction == 0.0, ErrorCode::kConfig, kOp,
+                        "attention.head_dim: got ", D,
+                        ", want an even number: rotary embedding turns channels in pairs");
+    const bool supported = std::find(kHeadDims.begin(), kHeadDims.end(), D) != kHeadDims.end();
+    EVENKEEL_CHECK_CODE(supported, ErrorCode::kConfig, kOp, "attention.head_dim: got ", D,
+                        ", want one of 32, 64, 80, 96, 128, 192, 256");
+    rope_frequencies(config.rope, D);  // checks attention.rope
+}
+
+// Ranks that hold the same KV head each see some of its query heads.
+GradientSum kv_gradient_sum(const Sharding& sharding) {
+    return sharding.replicas > 1 ? GradientSum::kReplicaGroup : GradientSum::kNone;
+}
+
+Parameter make_gain(const ProcessGrid& grid,
+                    const QkNormConfig& config,
+                    const std::string& name,
+                    std::int64_t heads,
+                    std::int64_t head_dim) {
+    const int rank = grid.tp_rank(), size = grid.tp_size();
+    const bool shared = config.gain == QkNormConfig::Gain::kSharedChannel;
+    const Sharding sharding = shared ? Sharding::replicated(rank, size)
+                                     : Sharding::sharded_by_head(0, heads, 1, rank, size);
+    Parameter gain = make_parameter(name, shared ? Shape{head_dim} : Shape{heads, head_dim},
+                                    sharding, DType::kFloat32);
+    // A rank's heads see a shared gain only in part.
+    gain.gradient_sum = shared ? GradientSum::kTensorParallel : kv_gradient_sum(sharding);
+    gain.weight_decay = config.gain_weight_decay;
+    return gain;
+}
+
+// The table's rows from position `first` on.
+RopeTable rows_from(const RopeTable& table, std::int64_t first, std::int64_t count) {
+    RopeTable rows = table;
+    rows.first = first;
+    rows.count = count;
+    if (table.rotary_dim > 0) {
+        rows.cos = table.cos.slice(0, first, first + count);
+        rows.sin = table.sin.slice(0, first, first + count);
+    }
+    return rows;
+}
+
+// One more than the largest position.
+std::int64_t positions_end(const Tensor& x, const SequenceLayout& layout) {
+    if (!layout.positions.defined()) return x.size(1);
+    check_shape(kOp, "positions", layout.positions, {x.size(0), x.size(1)});
+    check_dtype(kOp, "positions", layout.positions, DType::kInt32);
+    const Tensor positions = layout.positions.contiguous();
+    const std::int32_t* values = positions.data<std::int32_t>();
+    std::int64_t end = 0;
+    for (std::int64_t i = 0; i < positions.numel(); ++i) {
+        end = std::max<std::int64_t>(end, values[i] + 1);
+    }
+    return end;
+}
+
+}  // namespace
+
+void QkNormConfig::visit_fields(ConfigVisitor& v) {
+    static constexpr const char* kKinds[] = {"none", "rms"};
+    static constexpr const char* kGains[] = {"per_head_channel", "shared_channel"};
+    v.choice("kind", kind, kKinds, "normalisation of queries and keys; none: plain attention");
+    v.choice("gain", gain, kGains, "one gain per head and channel, or per channel for all heads");
+    v.field("eps", eps, "added to the mean of squares, inside the root");
+    v.field("gain_init", gain_init, "first value of all gains");
+    v.field("gain_weight_decay", gain_weight_decay, "whether weight decay applies to the gains");
+}
+
+void AttentionConfig::visit_fields(ConfigVisitor& v) {
+    v.field("num_heads", num_heads, "query heads; a multiple of num_kv_heads and tensor_parallel");
+    v.field("num_kv_heads", num_kv_heads,
+            "key/value heads; a divisor or a multiple of tensor_parallel");
+    v.field("head_dim", head_dim, "width of a head: 32, 64, 80, 96, 128, 192 or 256");
+    v.field("window", window, "tokens that a query sees, itself included; 0: all");
+    v.field("causal", causal, "whether a query sees no later token");
+    v.field("softmax_scale", softmax_scale, "factor of the logits; 0: 1 / sqrt(head_dim)");
+    v.section("qk_norm", qk_norm, "normalisation of queries and keys");
+    v.section("rope", rope, "rotary position embedding");
+}
+
+void AttentionConfig::validate(std::int64_t tensor_parallel) const {
+    check_heads(*this, tensor_parallel);
+    check_head_dim(*this);
+    EVENKEEL_CHECK_CODE(window >= 0, ErrorCode::kConfig, kOp, "attention.window: got ", window,
+                        ", want a number of tokens, or 0 for no limit");
+    EVENKEEL_CHECK_CODE(std::isfinite(softmax_scale) && softmax_scale >= 0.0, ErrorCode::kConfig,
+                        kOp, "attention.softmax_scale: got ", softmax_scale,
+                        ", want a positive number, or 0 for 1 / sqrt(head_dim)");
+    if (qk_norm.kind == QkNormConfig::Kind::kNone) return;
+    EVENKEEL_CHECK_CODE(std::isfinite(qk_norm.eps) && qk_norm.eps > 0.0, ErrorCode::kConfig, kOp,
+                        "attention.qk_norm.eps: got ", qk_norm.eps, ", want a positive number");
+    EVENKEEL_CHECK_CODE(std::isfinite(qk_norm.gain_init), ErrorCode::kConfig, kOp,
+                        "attention.qk_norm.gain_init: got ", qk_norm.gain_init,
+                        ", want a finite number");
+}
+
+TensorParallelAttention::TensorParallelAttention(const ProcessGrid& grid,
+                                                 const AttentionConfig& config,
+                                                 std::int64_t width,
+                                                 DType type,
+                                                 const std::string& prefix)
+    : grid_(grid), config_(config), type_(type) {
+    config_.validate(grid.tp_size());
+    const std::int64_t H = config_.num_heads, K = config_.num_kv_heads, D = config_.head_dim;
+    const int rank = grid.tp_rank(), size = grid.tp_size();
+    const Sharding query = Sharding::sharded_by_head(0, H, D, rank, size);
+    const Sharding key = Sharding::sharded_by_head(0, K, D, rank, size);
+    local_heads_ = (query.end - query.begin) / D;
+    local_kv_heads_ = (key.end - key.begin) / D;
+
+    const GradientSum kv_sum = kv_gradient_sum(key);
+    qkv_ = std::make_unique<ColumnParallelLinear>(
+        grid,
+        std::vector<ColumnParallelLinear::Part>{{prefix + ".wq", H * D, query, GradientSum::kNone},
+                                                {prefix + ".wk", K * D, key, kv_sum},
+                                                {prefix + ".wv", K * D, key, kv_sum}},
+        width, type);
+    output_ = std::make_unique<RowParallelLinear>(grid, prefix + ".wo", H * D, width,
+                                                  Sharding::sharded(1, H * D, D, rank, size), type);
+    if (has_norm()) {
+        q_gain_ = make_gain(grid, config_.qk_norm, prefix + ".q_gain", H, D);
+        k_gain_ = make_gain(grid, config_.qk_norm, prefix + ".k_gain", K, D);
+    }
+}
+
+void TensorParallelAttention::initialize(double weight_std, double output_std, std::uint64_t seed) {
+    for (int part = 0; part < 3; ++part) init_normal(qkv_->part(part), weight_std, seed);
+    init_normal(output_->weight(), output_std, seed);
+    if (!has_norm()) return;
+    const auto gain = static_cast<float>(config_.qk_norm.gain_init);
+    init_constant(q_gain_, gain);
+    init_constant(k_gain_, gain);
+}
+
+void TensorParallelAttention::collect_parameters(ParameterList& list) {
+    qkv_->collect_parameters(list);
+    output_->collect_parameters(list);
+    if (!has_norm()) return;
+    list.push_back(&q_gain_);
+    list.push_back(&k_gain_);
+}
+
+Tensor TensorParallelAttention::heads(const Tensor& qkv, int part) const {
+    const std::int64_t begin = qkv_->part_begin(part), end = qkv_->part_end(part);
+    return qkv.slice(2, begin, end)
+        .view({qkv.size(0), qkv.size(1), (end - begin) / config_.head_dim, config_.head_dim});
+}
+
+const RopeTable& TensorParallelAttention::rope_table(std::int64_t positions) {
+    if (rope_.count < positions) {
+        // Twice as long as before at least, so that decoding token by token seldom makes one.
+        rope_ = make_rope_table(config_.rope, config_.head_dim, 0,
+                                std::max(positions, 2 * rope_.count));
+    }
+    return rope_;
+}
+
+QkNormRopeOptions TensorParallelAttention::norm_options() const {
+    QkNormRopeOptions options;
+    options.norm = has_norm();
+    options.eps = config_.qk_norm.eps;
+    return options;
+}
+
+AttentionOptions TensorParallelAttention::attention_options(const SequenceLayout& layout) const {
+    AttentionOptions options;
+    options.mask.causal = config_.causal;
+    options.mask.window = config_.window;
+    options.mask.cu_seqlens = layout.cu_seqlens;
+    options.softmax_scale = config_.softmax_scale;
+    return options;
+}
+
+Tensor TensorParallelAttention::forward(const Tensor& x,
+                                        const SequenceLayout& layout,
+                                        AttentionSaved& saved,
+                                        AttentionStats* stats) {
+    saved.x = x;
+    saved.qkv = qkv_->forward(x);
+    const std::int64_t B = x.size(0), T = x.size(1);
+    const Tensor q = heads(saved.qkv, 0);  // [B, T, H/P, D]
+    const Tensor k = heads(saved.qkv, 1);  // [B, T, K/P, D]
+    const Tensor v = heads(saved.qkv, 2);  // [B, T, K/P, D]
+
+    saved.q = q, saved.k = k;  // rotated where they are, unless backward needs them as they were
+    if (has_norm()) {
+        saved.q = Tensor::uninitialized(q.shape(), type_);
+        saved.k = Tensor::uninitialized(k.shape(), type_);
+        saved.rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32);
+        saved.rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32);
+    }
+    const RopeTable& rope = rope_table(positions_end(x, layout));
+    qk_norm_rope_forward(q, q_gain_.value, rope, layout.positions, norm_options(), saved.q,
+                         saved.rstd_q);
+    qk_norm_rope_forward(k, k_gain_.value, rope, layout.positions, norm_options(), saved.k,
+                         saved.rstd_k);
+
+    saved.out = Tensor::uninitialized(q.shape(), type_);
+    saved.lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32);
+    flash_attention_forward(saved.q, saved.k, v, attention_options(layout), saved.out, saved.lse,
+                            stats);
+    return output_->forward(saved.out.view({B, T, local_heads_ * config_.head_dim}));
+}
+
+Tensor TensorParallelAttention::backward(const Tensor& dy,
+                                         const SequenceLayout& layout,
+                                         const AttentionSaved& saved) {
+    const std::int64_t B = saved.x.size(0), T = saved.x.size(1);
+    const Tensor dout =
+        output_->backward(dy, saved.out.view({B, T, local_heads_ * config_.head_dim}))
+            .view(saved.out.shape());  // [B, T, H/P, D]
+
+    const Tensor dqkv = Tensor::uninitialized(saved.qkv.shape(), type_);
+    const Tensor dq = heads(dqkv, 0), dk = heads(dqkv, 1), dv = heads(dqkv, 2);
+    flash_attention_backward(saved.q, saved.k, heads(saved.qkv, 2), saved.out, saved.lse, dout,
+                             attention_options(layout), dq, dk, dv);
+
+    const RopeTable& rope = rope_table(positions_end(saved.x, layout));
+    qk_norm_rope_backward(dq, heads(saved.qkv, 0), q_gain_.value, saved.rstd_q, rope,
+                          layout.positions, norm_options(), dq, q_gain_.grad);
+    qk_norm_rope_backward(dk, heads(saved.qkv, 1), k_gain_.value, saved.rstd_k, rope,
+                          layout.positions, norm_options(), dk, k_gain_.grad);
+    return qkv_->backward(dqkv, saved.x);
+}
+
+KvCache TensorParallelAttention::make_cache(std::int64_t batch, std::int64_t capacity) const {
+    const Shape shape{batch, capacity, local_kv_heads_, config_.head_dim};
+    return {Tensor::uninitialized(shape, type_), Tensor::uninitialized(shape, type_), 0};
+}
+
+Tensor TensorParallelAttention::decode(const Tensor& x, KvCache& cache) {
+    EVENKEEL_CHECK(config_.causal, "decode", "attention.causal: got false, want true");
+    EVENKEEL_CHECK(x.defined() && x.rank() == 3, "decode", "x: want a tensor [B, T, C]");
+    const std::int64_t B = x.size(0), T = x.size(1);
+    const std::int64_t begin = cache.length, end = begin + T;
+    check_shape("decode", "cache.k", cache.k,
+                {B, cache.k.size(1), local_kv_heads_, config_.head_dim});
+    EVENKEEL_CHECK(end <= cache.k.size(1), "decode", "cache: got ", end, " tokens, want at most ",
+                   cache.k.size(1));
+
+    const Tensor qkv = qkv_->forward(x);
+    const Tensor q = heads(qkv, 0);
+    const Tensor turned_q = has_norm() ? Tensor::uninitialized(q.shape(), type_) : q;
+    const Tensor rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32);
+    const Tensor rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32);
+    const RopeTable rope = rows_from(rope_table(end), begin, T);
+    qk_norm_rope_forward(q, q_gain_.value, rope, {}, norm_options(), turned_q, rstd_q);
+    qk_norm_rope_forward(heads(qkv, 1), k_gain_.value, rope, {}, norm_options(),
+                         cache.k.slice(1, begin, end), rstd_k);
+    cache.v.slice(1, begin, end).copy_from(heads(qkv, 2));
+    cache.length = end;
+
+    const Tensor out = Tensor::uninitialized(q.shape(), type_);
+    const Tensor lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32);
+    flash_attention_forward(turned_q, cache.k.slice(1, 0, end), cache.v.slice(1, 0, end),
+                            attention_options({}), out, lse, nullptr);
+    return output_->forward(out.view({B, T, local_heads_ * config_.head_dim}));
+}
+
+}  // namespace evenkeel
