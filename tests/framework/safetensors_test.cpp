@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 
@@ -42,6 +43,7 @@ class SafetensorsTest : public ::testing::Test {
   protected:
     std::string write(const std::string& bytes) const {
         const std::string path = directory_.file("file.safetensors");
+        std::remove(path.c_str());  // truncating it would make some file systems flush
         std::ofstream(path, std::ios::binary) << bytes;
         return path;
     }
