@@ -6,39 +6,23 @@
 
 namespace evenkeel {
 
-Parameter make_norm_gain(const ProcessGrid& grid, const std::string& name, std::int64_t width) {
-    Parameter gain = make_parameter(
-        name, {width}, Sharding::replicated(grid.tp_rank(), grid.tp_size()), DType::kFloat32);
-    gain.weight_decay = false;
-    init_constant(gain, 1.0f);
-    return gain;
-}
-
 DecoderBlock::DecoderBlock(const ProcessGrid& grid,
                            const ModelConfig& config,
                            DType type,
                            const std::string& prefix)
     : prefix_(prefix),
-      eps_(config.norm_eps),
       weight_std_(config.init_std),
       // Each of the 2 L residual branches adds variance; dividing by their root keeps the sum's
       // (Radford et al. 2019, section 2.3).
       output_std_(config.init_std / std::sqrt(2.0 * static_cast<double>(config.num_layers))),
-      attention_norm_(make_norm_gain(grid, prefix + ".attention_norm", config.width)),
+      attention_norm_(grid, prefix + ".attention_norm", config.width, config.norm_eps),
       attention_(grid, config.attention, config.width, type, prefix + ".attention"),
-      feed_forward_norm_(make_norm_gain(grid, prefix + ".feed_forward_norm", config.width)),
+      feed_forward_norm_(grid, prefix + ".feed_forward_norm", config.width, config.norm_eps),
       feed_forward_(grid, config, type, prefix + ".feed_forward") {}
 
 void DecoderBlock::initialize(std::uint64_t seed) {
     attention_.initialize(weight_std_, output_std_, seed);
     feed_forward_.initialize(weight_std_, output_std_, seed);
-}
-
-Tensor DecoderBlock::normalize(const Tensor& x, const Parameter& gain, Tensor& rstd) const {
-    const Tensor y = Tensor::uninitialized(x.shape(), x.dtype());
-    rstd = Tensor::uninitialized({x.size(0) * x.size(1)}, DType::kFloat32);
-    rms_norm_forward(x, gain.value, eps_, y, rstd);
-    return y;
 }
 
 Tensor DecoderBlock::forward(const Tensor& x,
@@ -47,7 +31,7 @@ Tensor DecoderBlock::forward(const Tensor& x,
                              AttentionStats* stats,
                              FiniteProbe* probe) {
     saved.x = x;
-    Tensor normed = normalize(x, attention_norm_, saved.rstd_attention);
+    Tensor normed = attention_norm_.forward(x, saved.rstd_attention);
     saved.residual = attention_.forward(normed, layout, saved.attention, stats);
     if (probe != nullptr) {
         probe->check(prefix_ + ".attention_norm (forward)", normed);
@@ -59,7 +43,7 @@ Tensor DecoderBlock::forward(const Tensor& x,
     }
     add_in_place(saved.residual, x);
 
-    normed = normalize(saved.residual, feed_forward_norm_, saved.rstd_feed_forward);
+    normed = feed_forward_norm_.forward(saved.residual, saved.rstd_feed_forward);
     if (probe != nullptr) {
         probe->check(prefix_ + " residual after attention (forward)", saved.residual);
         probe->check(prefix_ + ".feed_forward_norm (forward)", normed);
@@ -74,28 +58,26 @@ void DecoderBlock::backward(const Tensor& gradient,
                             const SequenceLayout& layout,
                             const DecoderBlockSaved& saved) {
     const Tensor dfeed_forward = feed_forward_.backward(gradient, saved.feed_forward);
-    rms_norm_backward(dfeed_forward, saved.residual, feed_forward_norm_.value,
-                      saved.rstd_feed_forward, true, gradient, feed_forward_norm_.grad);
+    feed_forward_norm_.backward(dfeed_forward, saved.residual, saved.rstd_feed_forward, true,
+                                gradient);
     const Tensor dattention = attention_.backward(gradient, layout, saved.attention);
-    rms_norm_backward(dattention, saved.x, attention_norm_.value, saved.rstd_attention, true,
-                      gradient, attention_norm_.grad);
+    attention_norm_.backward(dattention, saved.x, saved.rstd_attention, true, gradient);
 }
 
 Tensor DecoderBlock::decode(const Tensor& x, KvCache& cache) {
     Tensor rstd;
-    const Tensor residual = attention_.decode(normalize(x, attention_norm_, rstd), cache);
+    const Tensor residual = attention_.decode(attention_norm_.forward(x, rstd), cache);
     add_in_place(residual, x);
     FeedForwardSaved unused;
-    Tensor y =
-        feed_forward_.forward(normalize(residual, feed_forward_norm_, rstd), unused, nullptr);
+    Tensor y = feed_forward_.forward(feed_forward_norm_.forward(residual, rstd), unused, nullptr);
     add_in_place(y, residual);
     return y;
 }
 
 void DecoderBlock::collect_parameters(ParameterList& list) {
-    list.push_back(&attention_norm_);
+    attention_norm_.collect_parameters(list);
     attention_.collect_parameters(list);
-    list.push_back(&feed_forward_norm_);
+    feed_forward_norm_.collect_parameters(list);
     feed_forward_.collect_parameters(list);
 }
 

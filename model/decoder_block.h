@@ -13,6 +13,7 @@
 #include "attention/tensor_parallel_attention.h"
 #include "model/feed_forward.h"
 #include "model/finite_probe.h"
+#include "model/rms_norm.h"
 
 namespace evenkeel {
 
@@ -54,20 +55,13 @@ class DecoderBlock {
     void collect_parameters(ParameterList& list);
 
   private:
-    // Normalises x [B, T, C] with the gain; rstd [B T] is allocated.
-    Tensor normalize(const Tensor& x, const Parameter& gain, Tensor& rstd) const;
-
     std::string prefix_;
-    double eps_;
     double weight_std_;
     double output_std_;
-    Parameter attention_norm_;  // [C]
+    RmsNorm attention_norm_;
     TensorParallelAttention attention_;
-    Parameter feed_forward_norm_;  // [C]
+    RmsNorm feed_forward_norm_;
     FeedForward feed_forward_;
 };
-
-// The gain [C] of an RMSNorm over the residual stream: fp32, replicated, without weight decay.
-Parameter make_norm_gain(const ProcessGrid& grid, const std::string& name, std::int64_t width);
 
 }  // namespace evenkeel

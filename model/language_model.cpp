@@ -2,8 +2,8 @@
 
 #include "framework/gemm.h"
 #include "model/decoder_block.h"
-#include "model/elementwise.h"
 #include "model/head_statistics.h"
+#include "model/rms_norm.h"
 #include "parallel/tensor_reduce.h"
 
 namespace evenkeel {
@@ -29,8 +29,8 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
         blocks_.back()->initialize(seed);
         blocks_.back()->collect_parameters(parameters_);
     }
-    final_norm_ = make_norm_gain(grid, "final_norm", config.width);
-    parameters_.push_back(&final_norm_);
+    final_norm_ = std::make_unique<RmsNorm>(grid, "final_norm", config.width, config.norm_eps);
+    final_norm_->collect_parameters(parameters_);
     if (!config.tied_embeddings) {
         const Sharding rows =
             Sharding::sharded(0, config.vocab_size, 1, grid.tp_rank(), grid.tp_size());
@@ -49,13 +49,6 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
 LanguageModel::~LanguageModel() = default;
 
 // Forward and backward --------------------------------------------------------------------------------
-
-Tensor LanguageModel::normalize(const Tensor& x, Tensor& rstd) const {
-    const Tensor y = Tensor::uninitialized(x.shape(), x.dtype());
-    rstd = Tensor::uninitialized({x.size(0) * x.size(1)}, DType::kFloat32);
-    rms_norm_forward(x, final_norm_.value, config_.norm_eps, y, rstd);
-    return y;
-}
 
 // x [B, T, C], replicated; returns logits [B, T, V/P].
 Tensor LanguageModel::project(const Tensor& x) const {
@@ -83,29 +76,35 @@ Tensor LanguageModel::project_backward(const Tensor& dlogits, const Tensor& x) {
 }
 
 Tensor LanguageModel::forward(const Tensor& tokens,
-                              Activations& saved,
+                              Activations* saved,
                               HeadStatistics* statistics,
                               FiniteProbe* probe) {
     EVENKEEL_CHECK(tokens.rank() == 2 && tokens.size(1) <= config_.max_seq_len, "LanguageModel",
                    "tokens: got shape ", to_string(tokens.shape()), ", want [B, T] with T up to ",
                    config_.max_seq_len, " (model.max_seq_len)");
     const SequenceLayout layout;
-    saved.blocks.resize(blocks_.size());
+    if (saved != nullptr) saved->blocks.resize(blocks_.size());
+    DecoderBlockSaved scratch;
     Tensor x = embedding_->forward(tokens);  // [B, T, C]
     if (probe != nullptr) probe->check("embedding (forward)", x);
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         AttentionStats stats;
         if (statistics != nullptr) stats = statistics->make_stats();
-        x = blocks_[layer]->forward(x, layout, saved.blocks[layer],
+        x = blocks_[layer]->forward(x, layout, saved != nullptr ? saved->blocks[layer] : scratch,
                                     statistics != nullptr ? &stats : nullptr, probe);
         if (statistics != nullptr) statistics->add(layer, stats, tokens.numel());
     }
-    saved.x = x;
-    saved.normed = normalize(x, saved.rstd);
-    Tensor logits = project(saved.normed);  // [B, T, V/P]
+    Tensor rstd;
+    const Tensor normed = final_norm_->forward(x, rstd);
+    Tensor logits = project(normed);  // [B, T, V/P]
     if (probe != nullptr) {
-        probe->check("final_norm (forward)", saved.normed);
+        probe->check("final_norm (forward)", normed);
         probe->check("output (forward)", logits);
+    }
+    if (saved != nullptr) {
+        saved->x = x;
+        saved->rstd = rstd;
+        saved->normed = normed;
     }
     return logits;
 }
@@ -117,13 +116,12 @@ void LanguageModel::backward(const Tensor& tokens,
     const SequenceLayout layout;
     const Tensor dnormed = project_backward(dlogits, saved.normed);                   // [B, T, C]
     const Tensor gradient = Tensor::uninitialized(dnormed.shape(), dnormed.dtype());  // [B, T, C]
-    rms_norm_backward(dnormed, saved.x, final_norm_.value, saved.rstd, false, gradient,
-                      final_norm_.grad);
+    final_norm_->backward(dnormed, saved.x, saved.rstd, false, gradient);
     if (probe != nullptr) {
         const Parameter& projection = output_ != nullptr ? output_->part(0) : embedding_->weight();
         probe->check(projection.name + " (gradient)", projection.grad);
         probe->check("output (backward)", dnormed);
-        probe->check("final_norm (gradient)", final_norm_.grad);
+        probe->check("final_norm (gradient)", final_norm_->gain().grad);
         probe->check("final_norm (backward)", gradient);
     }
     for (std::size_t layer = blocks_.size(); layer-- > 0;) {
@@ -143,13 +141,12 @@ void LanguageModel::backward(const Tensor& tokens,
 }
 
 Tensor LanguageModel::local_logits(const Tensor& tokens) {
-    Activations saved;
-    return forward(tokens, saved, nullptr, nullptr);
+    return forward(tokens, nullptr, nullptr, nullptr);
 }
 
 double LanguageModel::forward_backward(const Batch& batch, double loss_scale) {
     Activations saved;
-    const Tensor logits = forward(batch.tokens, saved, statistics_.get(), nullptr);
+    const Tensor logits = forward(batch.tokens, &saved, statistics_.get(), nullptr);
     CrossEntropySaved loss_saved;
     const double loss = cross_entropy_forward(grid_, logits, batch.targets, loss_saved);
     cross_entropy_backward(grid_, logits, batch.targets, loss_saved, loss_scale, logits);
@@ -176,7 +173,7 @@ std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) 
             probe.check(parameter->name + " (weight)", parameter->value);
         }
         Activations saved;
-        const Tensor logits = forward(batches[i].tokens, saved, nullptr, &probe);
+        const Tensor logits = forward(batches[i].tokens, &saved, nullptr, &probe);
         CrossEntropySaved loss_saved;
         cross_entropy_forward(grid_, logits, batches[i].targets, loss_saved);
         probe.check("loss (forward)", loss_saved.log_sum_exp);
@@ -209,7 +206,8 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
     const std::int64_t batch = x.size(0), ranks = grid_.tp_size();
     const Tensor last = x.slice(1, x.size(1) - 1, x.size(1)).contiguous();  // [B, 1, C]
     Tensor rstd;
-    const Tensor local = project(normalize(last, rstd)).to(DType::kFloat32);  // [B, 1, V/P]
+    const Tensor local =
+        project(final_norm_->forward(last, rstd)).to(DType::kFloat32);  // [B, 1, V/P]
     const std::int64_t columns = local.size(2);
     const Tensor gathered = Tensor::uninitialized({ranks, batch, columns}, DType::kFloat32);
     grid_.tensor().all_gather(local, gathered);

@@ -19,6 +19,7 @@ namespace evenkeel {
 class DecoderBlock;
 class FiniteProbe;
 class HeadStatistics;
+class RmsNorm;
 
 class LanguageModel : public TrainableModel {
   public:
@@ -64,15 +65,15 @@ class LanguageModel : public TrainableModel {
 
   private:
     struct Activations;
+    // saved null: forward only.
     Tensor forward(const Tensor& tokens,
-                   Activations& saved,
+                   Activations* saved,
                    HeadStatistics* statistics,
                    FiniteProbe* probe);
     void backward(const Tensor& tokens,
                   const Tensor& dlogits,
                   Activations& saved,
                   FiniteProbe* probe);
-    Tensor normalize(const Tensor& x, Tensor& rstd) const;
     Tensor project(const Tensor& x) const;
     Tensor project_backward(const Tensor& dlogits, const Tensor& x);
     void check_same_model(const std::string& directory) const;
@@ -81,7 +82,7 @@ class LanguageModel : public TrainableModel {
     ModelConfig config_;
     std::unique_ptr<VocabParallelEmbedding> embedding_;
     std::vector<std::unique_ptr<DecoderBlock>> blocks_;
-    Parameter final_norm_;                          // [C]
+    std::unique_ptr<RmsNorm> final_norm_;
     std::unique_ptr<ColumnParallelLinear> output_;  // null when tied
     ParameterList parameters_;
     std::unique_ptr<HeadStatistics> statistics_;  // null without telemetry

@@ -68,27 +68,32 @@ TEST_F(LocateNonFiniteTest, NamesTheProjectionThatOverflows) {
 }
 
 TEST_F(LocateNonFiniteTest, NamesTheGradientThatOverflows) {
-    // A tiny residual stream makes the gradient that enters the block large; the huge hidden layer meets
-    // it only in the gradient of w_down, which is zero and hides it from the forward pass.
-    init_normal(find(model_, "embedding"), 1e-12, 1);
+    // A small residual stream and a large final gain make the gradient that enters the block large; the
+    // huge hidden layer meets it only in the gradient of w_down, which is zero and hides it from the
+    // forward pass.
+    init_normal(find(model_, "embedding"), 1e-3, 1);
     for (const char* layer : {"layers.0.", "layers.1."}) {
         find(model_, layer + std::string("attention.wo")).value.zero();
         find(model_, layer + std::string("feed_forward.w_down")).value.zero();
     }
-    find(model_, "layers.1.feed_forward.w_gate").value.fill(3e18f);
-    find(model_, "layers.1.feed_forward.w_up").value.fill(3e18f);
-    find(model_, "layers.1.feed_forward_norm").value.fill(1e5f);
+    find(model_, "layers.1.feed_forward.w_gate").value.fill(1e18f);
+    find(model_, "layers.1.feed_forward.w_up").value.fill(1e18f);
+    find(model_, "final_norm").value.fill(1000.0f);
     EXPECT_EQ(place(), "layers.1.feed_forward.w_down (gradient)");
 }
 
 TEST_F(LocateNonFiniteTest, LooksThroughAllMicroBatchesAndLeavesGradientsZero) {
-    // Only one token's embedding row is huge, and only the second batch has that token.
-    float* row = weights("embedding") + 31 * 32;
-    std::fill(row, row + 32, 3e38f);
+    // Only token 31 has a first channel, and only that channel meets the huge weights.
+    // The zero output projection keeps them out of the backward pass.
+    find(model_, "layers.0.attention.wo").value.zero();
+    float* embedding = weights("embedding");
+    float* wv = weights("layers.0.attention.wv");
+    for (int token = 0; token < 32; ++token) embedding[token * 32] = token == 31 ? 1.0f : 0.0f;
+    for (int row = 0; row < 64; ++row) wv[row * 32] = 3e38f;
     Batch without = random_batch(1, 8, 31, 1), with = random_batch(1, 8, 31, 2);
     with.tokens.data<std::int32_t>()[3] = 31;
     EXPECT_EQ(model_.locate_non_finite({without}), "");
-    EXPECT_NE(model_.locate_non_finite({without, with}), "");
+    EXPECT_EQ(model_.locate_non_finite({without, with}), "layers.0.attention.qkv (forward)");
     for (const Parameter* parameter : model_.parameters()) {
         for (double g : testing::to_doubles(parameter->grad)) ASSERT_EQ(g, 0.0) << parameter->name;
     }

@@ -1,0 +1,427 @@
+// Models and training runs over several ranks against the same on one: every rank also holds the whole
+// model by itself.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+
+#include "framework/safetensors.h"
+#include "model/generate.h"
+#include "tests/support/compare.h"
+#include "tests/support/ranks.h"
+#include "tests/support/run_files.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/tiny_model.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::random_batch;
+using testing::SoloGrid;
+
+// Two KV heads, so that more than two tensor-parallel ranks replicate them.
+ModelConfig test_model() {
+    ModelConfig config = testing::tiny_model();
+    config.attention.num_heads = 8;
+    config.attention.num_kv_heads = 2;
+    return config;
+}
+
+struct GridShape {
+    std::int64_t tensor, data;
+};
+
+// The ways to lay out this world: all tensor parallel, all data parallel, and two by two.
+std::vector<GridShape> grid_shapes() {
+    const std::int64_t size = testing::world().size();
+    std::vector<GridShape> shapes = {{size, 1}};
+    if (size == 2) shapes.push_back({1, 2});
+    if (size == 4) shapes.push_back({2, 2});
+    return shapes;
+}
+
+ProcessGrid make_grid(const GridShape& shape) {
+    return ProcessGrid(testing::world(),
+                       {.tensor_parallel = shape.tensor, .data_parallel = shape.data});
+}
+
+std::string name_of(const ProcessGrid& grid) {
+    return concat("tensor parallel ", grid.tp_size(), " x data parallel ", grid.dp_size());
+}
+
+// The rows of a global batch that a data-parallel rank sees.
+Batch part_of(const Batch& batch, const ProcessGrid& grid) {
+    const std::int64_t rows = batch.tokens.size(0) / grid.dp_size();
+    const std::int64_t begin = rows * grid.dp_rank();
+    return {batch.tokens.slice(0, begin, begin + rows).clone(),
+            batch.targets.slice(0, begin, begin + rows).clone()};
+}
+
+// The global tensor of which `local` is this rank's part. Collective.
+Tensor gather(const ProcessGrid& grid, const Parameter& parameter, const Tensor& local) {
+    const Tensor global = Tensor::zeros(parameter.global_shape, DType::kFloat32);
+    const Sharding& sharding = parameter.sharding;
+    if (sharding.is_owner()) {
+        const bool whole = sharding.kind == Sharding::Kind::kReplicated;
+        (whole ? global : global.slice(sharding.dim, sharding.begin, sharding.end))
+            .copy_from(local);
+    }
+    grid.tensor().all_reduce(global, ReduceOp::kSum);
+    return global;
+}
+
+double distance(const Tensor& got, const Tensor& want) {
+    const auto a = testing::to_doubles(got), b = testing::to_doubles(want);
+    double difference = 0.0, size = 0.0;
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        difference += (a[i] - b[i]) * (a[i] - b[i]);
+        size += b[i] * b[i];
+    }
+    return std::sqrt(difference / size);
+}
+
+double backward_step(LanguageModel& model, const Batch& batch) {
+    zero_gradients(model.parameters());
+    const double loss = model.data_parallel_mean(model.forward_backward(batch, 1.0));
+    model.reduce_gradients();
+    return loss;
+}
+
+std::vector<std::pair<std::string, ModelConfig>> variants() {
+    std::vector<std::pair<std::string, ModelConfig>> all = {{"per-head gains", test_model()}};
+    all.emplace_back("shared gains, tied embeddings", test_model());
+    all.back().second.attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
+    all.back().second.tied_embeddings = true;
+    all.emplace_back("no norm, GELU", test_model());
+    all.back().second.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
+    all.back().second.activation = Activation::kGelu;
+    return all;
+}
+
+// A directory that all ranks see, kept by rank 0.
+class SharedDirectory {
+  public:
+    SharedDirectory() {
+        Communicator& world = testing::world();
+        if (world.rank() == 0) mine_ = std::make_unique<testing::TemporaryDirectory>();
+        const Tensor letters = Tensor::zeros({256}, DType::kFloat32);
+        if (world.rank() == 0) {
+            const std::string path = mine_->path();
+            for (std::size_t i = 0; i < path.size(); ++i) letters.data<float>()[i] = path[i];
+        }
+        world.broadcast(letters, 0);
+        for (int i = 0; letters.data<float>()[i] != 0.0f; ++i) {
+            path_ += static_cast<char>(letters.data<float>()[i]);
+        }
+    }
+    ~SharedDirectory() { testing::world().barrier(); }
+    std::string path(const std::string& name = "") const { return path_ + "/" + name; }
+
+  private:
+    std::unique_ptr<testing::TemporaryDirectory> mine_;
+    std::string path_;
+};
+
+TEST(DistributedModelTest, LossAndGradientsEqualThoseOfOneRank) {
+    for (const auto& [name, config] : variants()) {
+        const SoloGrid solo;
+        LanguageModel one(solo.grid, config, 1);
+        const Batch batch = random_batch(4, 17, config.vocab_size, 3);
+        const double want_loss = backward_step(one, batch);
+        for (const GridShape& shape : grid_shapes()) {
+            const ProcessGrid grid = make_grid(shape);
+            SCOPED_TRACE(name + ", " + name_of(grid));
+            LanguageModel many(grid, config, 1);
+            const double loss = backward_step(many, part_of(batch, grid));
+            EXPECT_LT(testing::relative_difference(loss, want_loss), 1e-6);
+            EXPECT_LT(testing::relative_difference(many.gradient_norm(), one.gradient_norm()),
+                      1e-5);
+            for (std::size_t i = 0; i < many.parameters().size(); ++i) {
+                const Parameter& parameter = *many.parameters()[i];
+                const Tensor got = gather(grid, parameter, parameter.grad);
+                EXPECT_LT(distance(got, one.parameters()[i]->grad), 1e-5) << parameter.name;
+            }
+        }
+    }
+}
+
+// Whether all ranks of a group hold the same bits.
+bool agrees(Communicator& group, const Tensor& tensor) {
+    const Tensor first = tensor.clone();
+    group.broadcast(first, 0);
+    return static_cast<bool>(testing::same_bits(tensor, first));
+}
+
+void expect_equal_replicas(const ProcessGrid& grid,
+                           LanguageModel& model,
+                           const ModelConfig& config) {
+    for (const Parameter* parameter : model.parameters()) {
+        for (const Tensor& tensor :
+             {parameter->value, parameter->master, parameter->exp_avg, parameter->exp_avg_sq}) {
+            EXPECT_TRUE(agrees(grid.data(), tensor)) << parameter->name;
+            if (parameter->sharding.kind == Sharding::Kind::kReplicated) {
+                EXPECT_TRUE(agrees(grid.tensor(), tensor)) << parameter->name;
+            } else if (parameter->sharding.kind == Sharding::Kind::kReplicatedInGroup) {
+                EXPECT_TRUE(agrees(grid.kv_replicas(config.attention.num_kv_heads), tensor))
+                    << parameter->name;
+            }
+        }
+    }
+}
+
+TEST(DistributedModelTest, TwentyStepsEqualThoseOfOneRank) {
+    const AdamWConfig optimizer;
+    for (const auto& [name, config] : variants()) {
+        const SoloGrid solo;
+        LanguageModel one(solo.grid, config, 1);
+        for (int step = 0; step < 20; ++step) {
+            backward_step(one, random_batch(4, 17, config.vocab_size, step));
+            adamw_step(one.parameters(), optimizer, 1e-3, 1.0, step + 1);
+        }
+        for (const GridShape& shape : grid_shapes()) {
+            const ProcessGrid grid = make_grid(shape);
+            SCOPED_TRACE(name + ", " + name_of(grid));
+            LanguageModel many(grid, config, 1);
+            for (int step = 0; step < 20; ++step) {
+                backward_step(many, part_of(random_batch(4, 17, config.vocab_size, step), grid));
+                adamw_step(many.parameters(), optimizer, 1e-3, 1.0, step + 1);
+            }
+            for (std::size_t i = 0; i < many.parameters().size(); ++i) {
+                const Parameter& parameter = *many.parameters()[i];
+                const Tensor got = gather(grid, parameter, parameter.master);
+                EXPECT_LT(distance(got, one.parameters()[i]->master), 1e-5) << parameter.name;
+            }
+            expect_equal_replicas(grid, many, config);
+        }
+    }
+}
+
+TEST(DistributedModelTest, ReplicasStayBitEqualInBfloat16) {
+    ModelConfig config = test_model();
+    config.type = ComputeType::kBf16;
+    for (const GridShape& shape : grid_shapes()) {
+        const ProcessGrid grid = make_grid(shape);
+        SCOPED_TRACE(name_of(grid));
+        LanguageModel model(grid, config, 1);
+        for (int step = 0; step < 20; ++step) {
+            backward_step(model, part_of(random_batch(4, 17, config.vocab_size, step), grid));
+            adamw_step(model.parameters(), {}, 1e-3, 1.0, step + 1);
+        }
+        expect_equal_replicas(grid, model, config);
+    }
+}
+
+struct Traffic {
+    CommunicationCounts pass, reduction;  // of forward and backward, of reducing gradients
+};
+
+Traffic traffic_of(const ProcessGrid& grid, const ModelConfig& config) {
+    LanguageModel model(grid, config, 1);
+    const Batch batch = part_of(random_batch(4, 16, config.vocab_size, 1), grid);
+    CommunicationCounts& counts = grid.tensor().counts();
+    Traffic traffic;
+    counts = {};
+    model.forward_backward(batch, 1.0);
+    traffic.pass = counts;
+    counts = {};
+    model.reduce_gradients();
+    traffic.reduction = counts;
+    return traffic;
+}
+
+TEST(DistributedModelTest, CommunicatesFourTimesALayerAndNeverForTheNorm) {
+    const ProcessGrid grid = make_grid({testing::world().size(), 1});
+    ModelConfig config = test_model();
+    const Traffic two_layers = traffic_of(grid, config);
+    // Embedding, the two collectives of the loss, and the projection's input gradient.
+    EXPECT_EQ(two_layers.pass.all_reduces, 2 * 4 + 4);
+    EXPECT_EQ(two_layers.pass.all_gathers, 0);
+    EXPECT_EQ(two_layers.pass.reduce_scatters, 0);
+    EXPECT_EQ(two_layers.pass.broadcasts, 0);
+    EXPECT_EQ(two_layers.reduction.all_reduces, 0) << "per-head gains live with their heads";
+
+    config.num_layers = 5;
+    EXPECT_EQ(traffic_of(grid, config).pass.all_reduces, 5 * 4 + 4);
+    config.num_layers = 2;
+
+    config.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
+    const Traffic plain = traffic_of(grid, config);
+    EXPECT_EQ(plain.pass.all_reduces, two_layers.pass.all_reduces);
+    EXPECT_EQ(plain.pass.bytes, two_layers.pass.bytes);
+    EXPECT_EQ(plain.reduction.bytes, two_layers.reduction.bytes);
+
+    config.attention.qk_norm.kind = QkNormConfig::Kind::kRms;
+    config.attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
+    const Traffic shared = traffic_of(grid, config);
+    EXPECT_EQ(shared.pass.all_reduces, two_layers.pass.all_reduces);
+    EXPECT_EQ(shared.reduction.all_reduces, 1) << "all shared gains travel in one buffer";
+}
+
+TEST(DistributedModelTest, HeadMetricsEqualThoseOfOneRank) {
+    const ModelConfig config = test_model();
+    const SoloGrid solo;
+    LanguageModel one(solo.grid, config, 1);
+    const Batch batch = random_batch(4, 17, config.vocab_size, 3);
+    one.forward_backward(batch, 1.0);
+    const auto want = one.head_metrics();
+    for (const GridShape& shape : grid_shapes()) {
+        const ProcessGrid grid = make_grid(shape);
+        SCOPED_TRACE(name_of(grid));
+        LanguageModel many(grid, config, 1);
+        many.forward_backward(part_of(batch, grid), 1.0);
+        const auto got = many.head_metrics();
+        for (std::size_t table = 0; table < 2; ++table) {
+            EXPECT_EQ(got[table].name, want[table].name);
+            EXPECT_EQ(got[table].columns, 8);
+            for (std::size_t i = 0; i < want[table].values.size(); ++i) {
+                EXPECT_NEAR(got[table].values[i], want[table].values[i],
+                            1e-4 * std::abs(want[table].values[i]))
+                    << got[table].name << " " << i;
+            }
+        }
+    }
+}
+
+TEST(DistributedModelTest, GeneratesWhatOneRankGenerates) {
+    ModelConfig config = test_model();
+    config.vocab_size = 256;
+    const SoloGrid solo;
+    LanguageModel one(solo.grid, config, 1);
+    for (const GridShape& shape : grid_shapes()) {
+        const ProcessGrid grid = make_grid(shape);
+        LanguageModel many(grid, config, 1);
+        for (double temperature : {0.0, 0.8}) {
+            const SampleOptions options{.tokens = 30, .temperature = temperature};
+            EXPECT_EQ(generate(many, "keel", options), generate(one, "keel", options))
+                << name_of(grid) << ", temperature " << temperature;
+        }
+    }
+}
+
+TEST(DistributedModelTest, LoadsCheckpointsOfAnotherGrid) {
+    ModelConfig config = test_model();
+    const SharedDirectory files;
+    const ProcessGrid grid = make_grid(grid_shapes().back());
+    LanguageModel saved(grid, config, 1);
+    for (int step = 0; step < 2; ++step) {
+        backward_step(saved, part_of(random_batch(4, 17, config.vocab_size, step), grid));
+        adamw_step(saved.parameters(), {}, 1e-3, 1.0, step + 1);
+    }
+    saved.save_state(files.path());
+    saved.barrier();
+    const SoloGrid solo;
+    LanguageModel one(solo.grid, config, 2);
+    one.load_state(files.path());
+    const ProcessGrid other_grid = make_grid(grid_shapes().front());
+    LanguageModel other(other_grid, config, 3);
+    other.load_state(files.path());
+    for (std::size_t i = 0; i < saved.parameters().size(); ++i) {
+        const Parameter &a = *saved.parameters()[i], &b = *one.parameters()[i],
+                        &c = *other.parameters()[i];
+        for (Tensor Parameter::*part :
+             {&Parameter::master, &Parameter::exp_avg, &Parameter::exp_avg_sq}) {
+            const Tensor want = gather(grid, a, a.*part);
+            EXPECT_TRUE(testing::same_bits(b.*part, want)) << a.name;
+            EXPECT_TRUE(testing::same_bits(gather(other_grid, c, c.*part), want)) << a.name;
+        }
+    }
+}
+
+TEST(DistributedModelTest, AllRanksNameTheTensorThatOneRankSpoiled) {
+    const int last = testing::world().size() - 1;
+    for (const GridShape& shape : grid_shapes()) {
+        const ProcessGrid grid = make_grid(shape);
+        SCOPED_TRACE(name_of(grid));
+        LanguageModel model(grid, test_model(), 1);
+        const Batch batch = part_of(random_batch(4, 8, 32, 1), grid);
+        EXPECT_EQ(model.locate_non_finite({batch}), "");
+        if (testing::world().rank() == last) {
+            testing::find(model, "layers.1.attention.wq").value.fill(3e38f);
+        }
+        EXPECT_EQ(model.locate_non_finite({batch}), "layers.1.attention.qkv (forward)");
+        if (testing::world().rank() == last) {
+            testing::find(model, "layers.0.feed_forward.w_up").value.data<float>()[1] = NAN;
+        }
+        EXPECT_EQ(model.locate_non_finite({batch}), "layers.0.feed_forward.w_up (weight)");
+    }
+}
+
+class DistributedRunTest : public ::testing::Test {
+  protected:
+    DistributedRunTest() {
+        if (testing::world().rank() == 0) testing::write_text(files_.path("text"), 30000);
+        testing::world().barrier();
+        model_ = test_model();
+        model_.vocab_size = 256;
+        model_.init_std = 0.05;
+        trainer_.steps = 10;
+        trainer_.batch_size = 8;
+        trainer_.micro_batch_size = 2;
+        trainer_.seq_len = 16;
+        trainer_.eval_sequences = 6;
+        schedule_.warmup_steps = 4;
+        schedule_.peak_lr = 3e-3;
+    }
+
+    TrainResult run(const ProcessGrid& grid,
+                    const std::string& name,
+                    const std::function<void(LanguageModel&)>& prepare = {}) {
+        const ByteDataset data({files_.path("text"), 0.1}, trainer_.seq_len);
+        LanguageModel model(grid, model_, static_cast<std::uint64_t>(trainer_.seed));
+        if (prepare) prepare(model);
+        trainer_.run_dir = files_.path(name);
+        return train(model, data, trainer_, schedule_, {}, "{}\n");
+    }
+
+    SharedDirectory files_;
+    ModelConfig model_;
+    TrainerConfig trainer_;
+    ScheduleConfig schedule_;
+};
+
+TEST_F(DistributedRunTest, FollowsTheLossOfOneRank) {
+    const SoloGrid solo;
+    const TrainResult want = run(solo.grid, concat("solo", testing::world().rank()));
+    for (const GridShape& shape : grid_shapes()) {
+        const ProcessGrid grid = make_grid(shape);
+        SCOPED_TRACE(name_of(grid));
+        trainer_.run_dir = "";
+        const TrainResult got = run(grid, concat("tp", shape.tensor));
+        EXPECT_EQ(got.losses.size(), want.losses.size());
+        for (std::size_t i = 0; i < want.losses.size(); ++i) {
+            EXPECT_LT(testing::relative_difference(got.losses[i], want.losses[i]), 1e-5)
+                << "step " << i + 1;
+        }
+        EXPECT_LT(testing::relative_difference(got.validation_loss, want.validation_loss), 1e-5);
+    }
+}
+
+TEST_F(DistributedRunTest, ResumesBitForBit) {
+    model_.type = ComputeType::kBf16;
+    const ProcessGrid grid = make_grid(grid_shapes().back());
+    const TrainResult want = run(grid, "straight");
+    trainer_.stop_at_step = 5;
+    run(grid, "halves");
+    trainer_.stop_at_step = 0;
+    trainer_.resume = true;
+    const TrainResult got = run(grid, "halves");
+    EXPECT_EQ(got.steps, 5);
+    EXPECT_EQ(got.validation_loss, want.validation_loss);
+    EXPECT_TRUE(testing::same_files(got.checkpoint, want.checkpoint));
+}
+
+TEST_F(DistributedRunTest, AllRanksSkipTheStepThatOneRankSpoiled) {
+    trainer_.steps = 2;
+    trainer_.non_finite = TrainerConfig::NonFinite::kSkip;
+    const ProcessGrid grid = make_grid(grid_shapes().back());
+    const int last = testing::world().size() - 1;
+    const TrainResult result = run(grid, "skips", [&](LanguageModel& model) {
+        if (testing::world().rank() == last) {
+            testing::find(model, "layers.1.attention.wv").value.fill(3e38f);
+        }
+    });
+    EXPECT_EQ(result.skipped, 2);
+}
+
+}  // namespace
+}  // namespace evenkeel
