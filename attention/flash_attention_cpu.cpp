@@ -7,7 +7,6 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <numbers>
 
 #include "attention/flash_attention.h"
 
@@ -102,9 +101,29 @@ void reduce_stats(const FlashProblem& p,
             }
         }
         const double rows = static_cast<double>(p.batch * rows_that_see);
-        stats.max_logit.data<float>()[h] = static_cast<float>(std::numbers::ln2 * highest);
+        stats.max_logit.data<float>()[h] = static_cast<float>(p.scale * highest);
         stats.entropy.data<float>()[h] = static_cast<float>(rows > 0.0 ? entropy / rows : 0.0);
     }
+}
+
+void pack(const FlashKernels& kernels, const FlashProblem& p, const FlashSizes& sizes) {
+    const std::int64_t pack_blocks = blocks(p.keys, sizes.pack_block);
+    for_each_in_order(p.batch * p.kv_heads * pack_blocks, 0, [&](std::int64_t i, float*) {
+        kernels.pack(p, i / pack_blocks, i % pack_blocks);
+    });
+}
+
+// An lse of size n is off by n 2^-24, so probabilities by n/2 units of the last place in fp32: to find the
+// sums anew costs a fifth of backward. Logits of variance 1, as QK-norm gives them at first, have an lse of
+// ln(keys) + 1/2, which stays below 12 up to a hundred thousand keys. In bf16 storage even 1024 costs no more
+// than an eighth of a rounding.
+constexpr float kCoarseLseForFp32 = 12.0f;
+constexpr float kCoarseLseForBf16 = 1024.0f;
+
+bool any_beyond(const Tensor& lse, float limit) {
+    const float* values = lse.data<float>();
+    return std::any_of(values, values + lse.numel(),
+                       [limit](float x) { return std::abs(x) > limit && std::isfinite(x); });
 }
 
 Tensor workspace(std::int64_t words) { return Tensor::uninitialized({words}, DType::kFloat32); }
@@ -123,7 +142,7 @@ void cpu::flash_attention_forward(const Tensor& q,
     const FlashKernels& kernels = flash_kernels(p.bf16);
     const FlashSizes sizes = kernels.sizes(p);
     const std::int64_t kvs = p.batch * p.kv_heads;
-    const std::int64_t row_blocks = blocks(p.queries * p.group, sizes.forward_rows);
+    const std::int64_t row_blocks = blocks(p.queries * p.group, sizes.block_rows);
 
     const Tensor packed_keys = workspace(kvs * sizes.packed_keys);
     const Tensor packed_values = workspace(kvs * sizes.packed_values);
@@ -138,10 +157,7 @@ void cpu::flash_attention_forward(const Tensor& q,
         p.entropy = partial_entropy.data();
     }
 
-    const std::int64_t pack_blocks = blocks(p.keys, sizes.pack_block);
-    for_each_in_order(kvs * pack_blocks, 0, [&](std::int64_t i, float*) {
-        kernels.pack(p, i / pack_blocks, i % pack_blocks);
-    });
+    pack(kernels, p, sizes);
     // Last rows first: under a causal mask they see most, and small calls at the end even out.
     for_each_in_order(kvs * row_blocks, sizes.forward_scratch, [&](std::int64_t i, float* scratch) {
         kernels.forward(p, i % kvs, row_blocks - 1 - i / kvs, scratch);
@@ -165,14 +181,26 @@ void cpu::flash_attention_backward(const Tensor& q,
     const FlashKernels& kernels = flash_kernels(p.bf16);
     const FlashSizes sizes = kernels.sizes(p);
     const std::int64_t kvs = p.batch * p.kv_heads, rows = p.queries * p.group;
-    const std::int64_t row_blocks = blocks(rows, sizes.backward_rows);
+    const std::int64_t row_blocks = blocks(rows, sizes.block_rows);
     const std::int64_t key_blocks = blocks(p.keys, sizes.backward_keys);
 
-    const Tensor delta = workspace(kvs * rows), dq_sum = workspace(kvs * rows * p.head_dim);
+    const Tensor row_data = workspace(kvs * rows * (sizeof(FlashRow) / sizeof(float)));
+    const Tensor dq_sum = workspace(kvs * rows * p.head_dim);
     std::vector<int> turn(static_cast<std::size_t>(kvs * row_blocks), 0);
-    p.delta = delta.data<float>();
+    p.rows = reinterpret_cast<FlashRow*>(row_data.raw());
     p.dq_sum = dq_sum.data<float>();
     p.turn = turn.data();
+    Tensor packed_keys, packed_values;
+    p.coarse_lse = p.bf16 ? kCoarseLseForBf16 : kCoarseLseForFp32;
+    if (any_beyond(lse, p.coarse_lse)) {
+        packed_keys = workspace(kvs * sizes.packed_keys);
+        p.packed_keys = packed_keys.data<float>();
+        if (p.bf16) {
+            packed_values = workspace(kvs * sizes.packed_values);
+            p.packed_values = packed_values.data<float>();
+        }
+        pack(kernels, p, sizes);
+    }
 
     for_each_in_order(kvs * row_blocks, sizes.prepare_scratch, [&](std::int64_t i, float* scratch) {
         kernels.prepare_rows(p, i / row_blocks, i % row_blocks, scratch);

@@ -43,6 +43,13 @@ struct FlashOperand {
     std::int64_t batch, token, head;
 };
 
+// What backward needs of a row: p_j = e^(scale (s_j - shift)) weight and ds_j = p_j (dp_j - delta), s = q k.
+// As a rule shift is lse / scale and weight 1. But an fp32 lse of size n is off by up to n 2^-24, and p by that
+// factor; where that is too much, shift is the row's maximum and weight 1 over the row's sum, found anew.
+struct FlashRow {
+    float shift, weight, delta;
+};
+
 struct FlashProblem {
     std::int64_t batch, queries, keys, heads, kv_heads, group, head_dim;  // B, T, S, H, K, G, D
     bool bf16;                                                            // storage, else fp32
@@ -52,16 +59,19 @@ struct FlashProblem {
     FlashOperand q, k, v, out;
     float* lse;  // [B, H, T]
 
+    float* packed_keys;  // [B K][FlashSizes::packed_keys]
+
     // Forward only.
-    float* packed_keys;    // [B K][FlashSizes::packed_keys]
-    float* packed_values;  // [B K][FlashSizes::packed_values]
+    float* packed_values;  // [B K][FlashSizes::packed_values]; null: pack keys only
     float* max_logit;      // [B K][row blocks][G] partial results; null without telemetry
     double* entropy;       // [B K][row blocks][G] sums over the block's rows
 
     // Backward only.
     FlashOperand dout, dq, dk, dv;
-    float* delta;   // [B K][T G] row sums of dout * out
-    float* dq_sum;  // [B K][T G][D]
+    FlashRow* rows;    // [B K][T G]
+    float coarse_lse;  // beyond it (in magnitude) an fp32 lse is too coarse, and needs packed_keys
+                       // and, for bf16, packed_values
+    float* dq_sum;     // [B K][T G][D]
     int* turn;  // [B K][row blocks] key blocks added to that block of dq_sum so far, zero at first
 };
 
@@ -70,8 +80,8 @@ struct FlashSizes {
     std::int64_t packed_keys, packed_values;                          // per key head
     std::int64_t forward_scratch, prepare_scratch, backward_scratch;  // per thread
     std::int64_t pack_block;                                          // keys packed per call
-    std::int64_t forward_rows;                                        // rows per forward call
-    std::int64_t backward_rows, backward_keys;  // rows per turn, keys per backward call
+    std::int64_t block_rows;                                          // rows per call
+    std::int64_t backward_keys;                                       // keys per backward call
 };
 
 // kv: index b K + (key head). Blocks count from 0.
@@ -79,7 +89,7 @@ struct FlashKernels {
     FlashSizes (*sizes)(const FlashProblem&);
     void (*pack)(const FlashProblem&, std::int64_t kv, std::int64_t block);
     void (*forward)(const FlashProblem&, std::int64_t kv, std::int64_t row_block, float* scratch);
-    // Backward: delta, and zeros in dq_sum.
+    // Backward: rows, and zeros in dq_sum.
     void (*prepare_rows)(const FlashProblem&,
                          std::int64_t kv,
                          std::int64_t row_block,

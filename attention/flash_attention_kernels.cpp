@@ -1,8 +1,8 @@
 // Flash attention on the CPU, compiled once per instruction set (cmake/EvenkeelIsa.cmake).
 //
-// Forward, per block of rows (Dao 2023, algorithm 1): for each block of keys, scores S = Q K^T in log2 units
-// into an fp32 tile, then per row the running maximum m, l = sum 2^(x-m) and a = sum 2^(x-m) (x-m), then
-// O += P V. l and a are kept per vector lane until the end; O, l and a are rescaled only when m has moved.
+// Forward, per block of rows (Dao 2023, algorithm 1): for each block of keys, scores S = Q K^T into an
+// fp32 tile, then per row the running maximum m, l = sum 2^t and a = sum 2^t t with t = (s - m) scale log2(e),
+// then O += P V. l and a are kept per vector lane until the end; O, l and a are rescaled only when m has moved.
 // Derivation, entropy included: docs/math.md.
 //
 // Backward, per block of keys (Dao 2023, algorithm 2): for each block of rows S and dP = dO V^T, then
@@ -25,12 +25,15 @@ constexpr float kInfinity = __builtin_inff();
 
 // Keys of a block share a visit to the score tile; 96 rows reuse a packed panel of keys from the L1 cache,
 // and the tile of 96 x 256 scores stays in the L2 cache.
-constexpr std::int64_t kForwardRows = 96;
+constexpr std::int64_t kBlockRows = 96;
 constexpr std::int64_t kForwardKeys = 256;
-constexpr std::int64_t kBackwardRows = 96;
 // Rows of a right operand that stay in the L1 cache while all row groups pass.
 constexpr std::int64_t kSlice = 128;
-constexpr std::int64_t kMaxGroups = (kForwardRows + kRows - 1) / kRows;
+constexpr std::int64_t kMaxGroups = (kBlockRows + kRows - 1) / kRows;
+
+// From dot products to log2 units. Not folded into q: differences of dot products are exact where it matters,
+// close to the maximum, and scaled afterwards keep that accuracy however large the logits are.
+float log2_scale(const FlashProblem& p) { return static_cast<float>(p.scale * kLog2E); }
 
 std::int64_t backward_keys(const FlashProblem& p) { return p.head_dim <= 64 ? 256 : 128; }
 
@@ -58,9 +61,9 @@ struct RowBlock {
         std::int64_t all_begin, all_end;  // seen by every row
     } keys[kMaxGroups];
 
-    RowBlock(const FlashProblem& p, std::int64_t kv, std::int64_t block, std::int64_t rows)
-        : batch(kv / p.kv_heads), kv_head(kv % p.kv_heads), begin(block * rows) {
-        count = min(rows, p.queries * p.group - begin);
+    RowBlock(const FlashProblem& p, std::int64_t kv, std::int64_t block)
+        : batch(kv / p.kv_heads), kv_head(kv % p.kv_heads), begin(block * kBlockRows) {
+        count = min(kBlockRows, p.queries * p.group - begin);
         groups = (count + kRows - 1) / kRows;
         for (std::int64_t g = 0; g < groups; ++g) {
             const std::int64_t top = (begin + g * kRows) / p.group;
@@ -95,7 +98,6 @@ void multiply_by_keys(const RowBlock& rows,
                       std::int64_t words,
                       std::int64_t k0,
                       std::int64_t k1,
-                      float factor,
                       float* scores,
                       std::int64_t stride,
                       float* row_max) {
@@ -112,7 +114,6 @@ void multiply_by_keys(const RowBlock& rows,
                            scores + g * kRows * stride + (begin - k0),
                            stride,
                            words,
-                           factor,
                            nullptr};
             if (row_max && keys.all_begin <= begin && begin + kPanel <= keys.all_end) {
                 t.row_max = row_max + g * kRows * kWidth;
@@ -148,12 +149,11 @@ void add_product_over_keys(const RowBlock& rows,
                 const std::int64_t end =
                     (min(min(slice + kSlice, k1), keys.any_end) - k0 + kDepth - 1) / kDepth;
                 if (end <= begin) continue;
-                multiply<false, Output::kAdd>(rows.rows_in(g),
-                                              columns.first(c + 1) - columns.first(c),
-                                              {left + g * kRows * left_stride + begin, left_stride,
-                                               right + begin * right_stride + column, right_stride,
-                                               sums + g * kRows * sums_stride + column, sums_stride,
-                                               end - begin, 1.0f, nullptr});
+                multiply<false, Output::kAdd>(
+                    rows.rows_in(g), columns.first(c + 1) - columns.first(c),
+                    {left + g * kRows * left_stride + begin, left_stride,
+                     right + begin * right_stride + column, right_stride,
+                     sums + g * kRows * sums_stride + column, sums_stride, end - begin, nullptr});
             }
         }
     }
@@ -172,14 +172,14 @@ struct ForwardScratch {
           right_stride(padded(p.head_dim)),
           words(p.head_dim / kDepth) {
         Scratch scratch(memory);
-        q = scratch.take(kForwardRows * left_stride);
-        scores = scratch.take(kForwardRows * tile);
-        rounded = kDepth == 2 ? scratch.take(kForwardRows * padded(kForwardKeys / 2)) : scores;
-        out = scratch.take(kForwardRows * right_stride);
-        sum = scratch.take(kForwardRows * kWidth);
-        moment = scratch.take(kForwardRows * kWidth);
-        row_max = scratch.take(kForwardRows * kWidth);
-        max = scratch.take(kForwardRows);
+        q = scratch.take(kBlockRows * left_stride);
+        scores = scratch.take(kBlockRows * tile);
+        rounded = kDepth == 2 ? scratch.take(kBlockRows * padded(kForwardKeys / 2)) : scores;
+        out = scratch.take(kBlockRows * right_stride);
+        sum = scratch.take(kBlockRows * kWidth);
+        moment = scratch.take(kBlockRows * kWidth);
+        row_max = scratch.take(kBlockRows * kWidth);
+        max = scratch.take(kBlockRows);
         size = scratch.used;
     }
 };
@@ -192,8 +192,12 @@ struct RowColumns {
 };
 
 template <bool kTelemetry>
-void softmax_row(
-    const ForwardScratch& s, std::int64_t i, float* x, const RowColumns& c, std::int64_t head_dim) {
+void softmax_row(const ForwardScratch& s,
+                 std::int64_t i,
+                 float* x,
+                 const RowColumns& c,
+                 float log2_scale,
+                 std::int64_t head_dim) {
     Vec highest = load(s.row_max + i * kWidth);
     for (std::int64_t j = round_down(c.begin, kWidth); j < c.end; j += kWidth) {
         if (j == c.full_begin && c.full_begin < c.full_end) j = c.full_end;
@@ -204,7 +208,7 @@ void softmax_row(
     Vec sum = load(s.sum + i * kWidth), moment = load(s.moment + i * kWidth);
     if (block_max > s.max[i]) {
         if (s.max[i] != -kInfinity) {
-            const float move = s.max[i] - block_max;
+            const float move = log2_scale * (s.max[i] - block_max);
             const Vec shrink = exp2(splat(move));
             if constexpr (kTelemetry) moment = shrink * (moment + splat(move) * sum);
             sum = shrink * sum;
@@ -215,12 +219,12 @@ void softmax_row(
         s.max[i] = block_max;
     }
     // Only for the subtraction: a row that has seen nothing but -inf keeps -inf as its maximum.
-    const Vec shift = splat(s.max[i] == -kInfinity ? 0.0f : s.max[i]);
+    const Vec shift = splat(s.max[i] == -kInfinity ? 0.0f : s.max[i]), scale = splat(log2_scale);
 
     const std::int64_t inner_begin = round_up(c.begin, kWidth),
                        inner_end = round_down(c.end, kWidth);
     auto edge = [&](std::int64_t j) {
-        const Vec t = where_inside(j, c.begin, c.end, load(x + j) - shift, Vec{});
+        const Vec t = where_inside(j, c.begin, c.end, (load(x + j) - shift) * scale, Vec{});
         const Vec p = where_inside(j, c.begin, c.end, exp2(t), Vec{});
         sum += p;
         if constexpr (kTelemetry) moment += p * t;
@@ -229,7 +233,7 @@ void softmax_row(
     std::int64_t j = round_down(c.group_begin, kWidth);
     for (; j < c.group_end && j < inner_begin; j += kWidth) edge(j);
     for (; j < inner_end; j += kWidth) {
-        const Vec t = load(x + j) - shift;
+        const Vec t = (load(x + j) - shift) * scale;
         const Vec p = exp2(t);
         sum += p;
         if constexpr (kTelemetry) moment += p * t;
@@ -263,7 +267,7 @@ void softmax_block(const FlashProblem& p,
         if (c.end <= c.begin) {
             zero_words(x + begin, end - begin);
         } else {
-            softmax_row<kTelemetry>(s, i, x, c, p.head_dim);
+            softmax_row<kTelemetry>(s, i, x, c, log2_scale(p), p.head_dim);
         }
 #if defined(__AVX512BF16__)
         round_row(x + begin, s.rounded + i * padded(kForwardKeys / 2) + begin / 2, end - begin);
@@ -286,8 +290,9 @@ void finish_rows(const FlashProblem& p,
             store(out + d, load(out + d) / divisor);
         store_row(const_cast<void*>(rows.row(p, p.out, i)), p.bf16, out, empty ? 0.0f : 1.0f,
                   p.head_dim);
-        *rows.lse(p, i) =
-            empty ? -kInfinity : static_cast<float>(kLn2 * (s.max[i] + __builtin_log2(sum)));
+        *rows.lse(p, i) = empty
+                              ? -kInfinity
+                              : static_cast<float>(p.scale * s.max[i] + kLn2 * __builtin_log2(sum));
         if (!max_logit || p.last[t] <= p.first[t]) continue;
         const std::int64_t g = h - rows.kv_head * p.group;
         const double moment = sum_of_lanes(load(s.moment + i * kWidth));
@@ -299,12 +304,11 @@ void finish_rows(const FlashProblem& p,
     }
 }
 
-void forward(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
-    const RowBlock rows(p, kv, row_block, kForwardRows);
-    const ForwardScratch s(p, memory);
-    const auto log2_scale = static_cast<float>(p.scale * kLog2E);
+// All keys of a block of rows: leaves max, sum and moment, and with kWeighValues the sums of values.
+template <bool kTelemetry, bool kWeighValues>
+void attend(const FlashProblem& p, const RowBlock& rows, std::int64_t kv, const ForwardScratch& s) {
     for (std::int64_t i = 0; i < rows.count; ++i) {
-        pack_row(rows.row(p, p.q, i), p.bf16, log2_scale, s.q + i * s.left_stride, p.head_dim);
+        pack_row(rows.row(p, p.q, i), p.bf16, s.q + i * s.left_stride, p.head_dim);
         s.max[i] = -kInfinity;
     }
     zero_words(s.out, rows.count * s.right_stride);
@@ -312,33 +316,37 @@ void forward(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, flo
     zero_words(s.moment, rows.count * kWidth);
 
     const float* packed_keys = p.packed_keys + kv * round_up(p.keys, kPanel) * s.words;
-    const float* packed_values =
-        p.packed_values + kv * ((p.keys + kDepth - 1) / kDepth) * s.right_stride;
     for (std::int64_t k0 = round_down(rows.first_key(), kForwardKeys); k0 < rows.last_key();
          k0 += kForwardKeys) {
         const std::int64_t k1 = min(k0 + kForwardKeys, rows.last_key());
-        for (std::int64_t i = 0; i < rows.count; ++i)
+        for (std::int64_t i = 0; i < rows.count; ++i) {
             store(s.row_max + i * kWidth, splat(-kInfinity));
-        multiply_by_keys(rows, s.q, s.left_stride, packed_keys + k0 * s.words, s.words, k0, k1,
-                         log2_scale, s.scores, s.tile, s.row_max);
-        if (p.max_logit) {
-            softmax_block<true>(p, rows, s, k0, k1);
-        } else {
-            softmax_block<false>(p, rows, s, k0, k1);
         }
-        add_product_over_keys(rows, s.rounded, kDepth == 2 ? padded(kForwardKeys / 2) : s.tile,
-                              packed_values + k0 / kDepth * s.right_stride, s.right_stride, k0, k1,
-                              p.head_dim, s.out, s.right_stride);
+        multiply_by_keys(rows, s.q, s.left_stride, packed_keys + k0 * s.words, s.words, k0, k1,
+                         s.scores, s.tile, s.row_max);
+        softmax_block<kTelemetry>(p, rows, s, k0, k1);
+        if constexpr (kWeighValues) {
+            const std::int64_t first = kv * ((p.keys + kDepth - 1) / kDepth) + k0 / kDepth;
+            add_product_over_keys(rows, s.rounded, kDepth == 2 ? padded(kForwardKeys / 2) : s.tile,
+                                  p.packed_values + first * s.right_stride, s.right_stride, k0, k1,
+                                  p.head_dim, s.out, s.right_stride);
+        }
     }
+}
 
-    float* max_logit = nullptr;
-    double* entropy = nullptr;
-    if (p.max_logit) {
-        const std::int64_t blocks = (p.queries * p.group + kForwardRows - 1) / kForwardRows;
-        max_logit = p.max_logit + (kv * blocks + row_block) * p.group;
-        entropy = p.entropy + (kv * blocks + row_block) * p.group;
-        for (std::int64_t g = 0; g < p.group; ++g) max_logit[g] = -kInfinity, entropy[g] = 0.0;
+void forward(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
+    const RowBlock rows(p, kv, row_block);
+    const ForwardScratch s(p, memory);
+    if (!p.max_logit) {
+        attend<false, true>(p, rows, kv, s);
+        finish_rows(p, rows, s, nullptr, nullptr);
+        return;
     }
+    attend<true, true>(p, rows, kv, s);
+    const std::int64_t blocks = (p.queries * p.group + kBlockRows - 1) / kBlockRows;
+    float* max_logit = p.max_logit + (kv * blocks + row_block) * p.group;
+    double* entropy = p.entropy + (kv * blocks + row_block) * p.group;
+    for (std::int64_t g = 0; g < p.group; ++g) max_logit[g] = -kInfinity, entropy[g] = 0.0;
     finish_rows(p, rows, s, max_logit, entropy);
 }
 
@@ -350,6 +358,7 @@ void pack(const FlashProblem& p, std::int64_t kv, std::int64_t block) {
     const auto value = [&](std::int64_t i) { return row_at(p.v, p.bf16, b, s0 + i, head); };
     pack_transposed(key, p.bf16, s1 - s0, p.head_dim,
                     p.packed_keys + (kv * round_up(p.keys, kPanel) + s0) * words);
+    if (!p.packed_values) return;
     pack_rows_as_right(value, p.bf16, s1 - s0, p.head_dim,
                        p.packed_values + (kv * ((p.keys + kDepth - 1) / kDepth) + s0 / kDepth) *
                                              padded(p.head_dim));
@@ -376,28 +385,27 @@ struct BackwardScratch {
         keys_right = scratch.take(keys / kDepth * right_stride);
         dk = scratch.take(keys * right_stride);
         dv = scratch.take(keys * right_stride);
-        q = scratch.take(kBackwardRows * left_stride);
-        dout = scratch.take(kBackwardRows * left_stride);
-        probabilities = scratch.take(kBackwardRows * tile);
-        dscores = scratch.take(kBackwardRows * tile);
+        q = scratch.take(kBlockRows * left_stride);
+        dout = scratch.take(kBlockRows * left_stride);
+        probabilities = scratch.take(kBlockRows * tile);
+        dscores = scratch.take(kBlockRows * tile);
         q_right = q, dout_right = dout;
         probability_pairs = probabilities, dscore_pairs = dscores, dscore_words = dscores;
         if (kDepth == 2) {
-            q_right = scratch.take(kBackwardRows / 2 * right_stride);
-            dout_right = scratch.take(kBackwardRows / 2 * right_stride);
-            probability_pairs = scratch.take(kBackwardRows / 2 * tile);
-            dscore_pairs = scratch.take(kBackwardRows / 2 * tile);
-            dscore_words = scratch.take(kBackwardRows * padded(keys / 2));
+            q_right = scratch.take(kBlockRows / 2 * right_stride);
+            dout_right = scratch.take(kBlockRows / 2 * right_stride);
+            probability_pairs = scratch.take(kBlockRows / 2 * tile);
+            dscore_pairs = scratch.take(kBlockRows / 2 * tile);
+            dscore_words = scratch.take(kBlockRows * padded(keys / 2));
         }
         size = scratch.used;
     }
 };
 
 void pack_row_block(const FlashProblem& p, const RowBlock& rows, const BackwardScratch& s) {
-    const auto log2_scale = static_cast<float>(p.scale * kLog2E);
     for (std::int64_t i = 0; i < rows.count; ++i) {
-        pack_row(rows.row(p, p.q, i), p.bf16, log2_scale, s.q + i * s.left_stride, p.head_dim);
-        pack_row(rows.row(p, p.dout, i), p.bf16, 1.0f, s.dout + i * s.left_stride, p.head_dim);
+        pack_row(rows.row(p, p.q, i), p.bf16, s.q + i * s.left_stride, p.head_dim);
+        pack_row(rows.row(p, p.dout, i), p.bf16, s.dout + i * s.left_stride, p.head_dim);
     }
     if (kDepth == 1) return;
     pack_rows_as_right([&](std::int64_t i) { return rows.row(p, p.q, i); }, p.bf16, rows.count,
@@ -412,14 +420,15 @@ void differentiate_row(float* x,
                        std::int64_t begin,
                        std::int64_t end,
                        std::int64_t width,
-                       float lse,
-                       float delta) {
-    const Vec shift = splat(lse), mean = splat(delta);
+                       const FlashRow& row,
+                       float log2_scale) {
+    const Vec scale = splat(log2_scale), shift = splat(row.shift), weight = splat(row.weight),
+              mean = splat(row.delta);
     const std::int64_t outer_begin = round_down(begin, kWidth), outer_end = round_up(end, kWidth);
     zero_words(x, outer_begin);
     zero_words(dx, outer_begin);
     for (std::int64_t j = outer_begin; j < outer_end; j += kWidth) {
-        Vec p = exp2(load(x + j) - shift);
+        Vec p = exp2((load(x + j) - shift) * scale) * weight;
         Vec d = p * (load(dx + j) - mean);
         if (j < begin || j + kWidth > end) {
             p = where_inside(j, begin, end, p, Vec{});
@@ -439,6 +448,7 @@ void differentiate_block(const FlashProblem& p,
                          std::int64_t k0,
                          std::int64_t k1) {
     const std::int64_t width = round_up(k1 - k0, kPanel);
+    const FlashRow* row = p.rows + kv * p.queries * p.group + rows.begin;
     for (std::int64_t i = 0; i < rows.count; ++i) {
         const std::int64_t t = rows.query(p, i);
         const std::int64_t begin = max(p.first[t], k0) - k0, end = min(p.last[t], k1) - k0;
@@ -448,9 +458,7 @@ void differentiate_block(const FlashProblem& p,
             zero_words(x, width);
             zero_words(dx, width);
         } else {
-            const auto lse = static_cast<float>(kLog2E * *rows.lse(p, i));
-            differentiate_row(x, dx, begin, end, width, lse,
-                              p.delta[kv * p.queries * p.group + rows.begin + i]);
+            differentiate_row(x, dx, begin, end, width, row[i], log2_scale(p));
         }
     }
 #if defined(__AVX512BF16__)
@@ -493,7 +501,7 @@ void add_product_over_rows(const FlashProblem& p,
                 count, columns.first(c + 1) - columns.first(c),
                 {left + from * left_stride + (j - k0), left_stride,
                  right + from * right_stride + column, right_stride,
-                 sums + (j - k0) * right_stride + column, right_stride, to - from, 1.0f, nullptr});
+                 sums + (j - k0) * right_stride + column, right_stride, to - from, nullptr});
         }
     }
 }
@@ -510,15 +518,15 @@ void backward(const FlashProblem& p, std::int64_t kv, std::int64_t key_block, fl
     zero_words(s.dk, (k1 - k0) * s.right_stride);
     zero_words(s.dv, (k1 - k0) * s.right_stride);
 
-    const std::int64_t row_blocks = (p.queries * p.group + kBackwardRows - 1) / kBackwardRows;
+    const std::int64_t row_blocks = (p.queries * p.group + kBlockRows - 1) / kBlockRows;
     for (std::int64_t block = 0; block < row_blocks; ++block) {
-        const RowBlock rows(p, kv, block, kBackwardRows);
+        const RowBlock rows(p, kv, block);
         const std::int64_t first_block = rows.first_key() / s.keys;
         if (key_block < first_block || k0 >= rows.last_key()) continue;
         pack_row_block(p, rows, s);
-        multiply_by_keys(rows, s.q, s.left_stride, s.keys_t, s.words, k0, k1,
-                         static_cast<float>(p.scale * kLog2E), s.probabilities, s.tile, nullptr);
-        multiply_by_keys(rows, s.dout, s.left_stride, s.values_t, s.words, k0, k1, 1.0f, s.dscores,
+        multiply_by_keys(rows, s.q, s.left_stride, s.keys_t, s.words, k0, k1, s.probabilities,
+                         s.tile, nullptr);
+        multiply_by_keys(rows, s.dout, s.left_stride, s.values_t, s.words, k0, k1, s.dscores,
                          s.tile, nullptr);
         differentiate_block(p, rows, kv, s, k0, k1);
         add_product_over_rows(p, rows, s.probability_pairs, s.tile, s.dout_right, s.right_stride,
@@ -535,24 +543,20 @@ void backward(const FlashProblem& p, std::int64_t kv, std::int64_t key_block, fl
         __atomic_store_n(turn, mine + 1, __ATOMIC_RELEASE);
     }
 
-    // q was packed times scale log2(e) for kDepth 1, as it is for kDepth 2.
-    const auto dk_factor = static_cast<float>(kDepth == 2 ? p.scale : kLn2);
     for (std::int64_t j = k0; j < k1; ++j) {
         store_row(const_cast<void*>(row_at(p.dk, p.bf16, b, j, head)), p.bf16,
-                  s.dk + (j - k0) * s.right_stride, dk_factor, p.head_dim);
+                  s.dk + (j - k0) * s.right_stride, static_cast<float>(p.scale), p.head_dim);
         store_row(const_cast<void*>(row_at(p.dv, p.bf16, b, j, head)), p.bf16,
                   s.dv + (j - k0) * s.right_stride, 1.0f, p.head_dim);
     }
 }
 
-// The products of a row are added in the same order as those of dP, with the same instruction: where a row
-// has put all its weight on one key, out is that key's value, and dP - delta is exactly 0.
-void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
-    const RowBlock rows(p, kv, row_block, kBackwardRows);
-    const std::int64_t first = kv * p.queries * p.group + rows.begin, words = p.head_dim / kDepth;
-    zero_words(p.dq_sum + first * p.head_dim, rows.count * p.head_dim);
+// delta = sum_d dout out. Its products are added in the same order as those of dP, with the same instruction:
+// where a row has put all its weight on one key, out is that key's value, and dP - delta is exactly 0.
+void find_deltas(const FlashProblem& p, const RowBlock& rows, float* memory, FlashRow* row) {
+    const std::int64_t words = p.head_dim / kDepth;
     float* dout = memory;
-    float* out = memory + round_up(kBackwardRows, kPanel) * words;
+    float* out = memory + round_up(kBlockRows, kPanel) * words;
     pack_transposed([&](std::int64_t i) { return rows.row(p, p.dout, i); }, p.bf16, rows.count,
                     p.head_dim, dout);
     pack_transposed([&](std::int64_t i) { return rows.row(p, p.out, i); }, p.bf16, rows.count,
@@ -566,13 +570,51 @@ void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block
         float lanes[kWidth];
         store(lanes, sum);
         for (std::int64_t lane = 0; lane < min(kWidth, rows.count - i); ++lane) {
-            p.delta[first + i + lane] = lanes[lane];
+            row[i + lane].delta = lanes[lane];
         }
     }
 }
 
+void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
+    const RowBlock rows(p, kv, row_block);
+    FlashRow* row = p.rows + kv * p.queries * p.group + rows.begin;
+    zero_words(p.dq_sum + (kv * p.queries * p.group + rows.begin) * p.head_dim,
+               rows.count * p.head_dim);
+    find_deltas(p, rows, memory, row);
+    bool coarse = false;
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        const float lse = *rows.lse(p, i);
+        row[i].shift = static_cast<float>(lse / p.scale);
+        // Makes up for the rounding of shift: e^x = 1 + x for x this small.
+        row[i].weight = static_cast<float>(1.0 + (p.scale * row[i].shift - lse));
+        coarse |= __builtin_fabsf(lse) > p.coarse_lse && lse != -kInfinity;
+    }
+    if (!coarse) return;
+    const ForwardScratch s(p, memory);
+    if (p.bf16) {
+        attend<false, true>(p, rows, kv, s);
+    } else {
+        attend<false, false>(p, rows, kv, s);
+    }
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        const float sum = sum_of_lanes(load(s.sum + i * kWidth));
+        row[i].shift = s.max[i] == -kInfinity ? 0.0f : s.max[i];
+        row[i].weight = sum == 0.0f ? 0.0f : 1.0f / sum;
+        if (!p.bf16 || sum == 0.0f) continue;
+        // The rounding of out to bf16 counts where large values almost cancel: add what it took off.
+        const void *dout = rows.row(p, p.dout, i), *out = rows.row(p, p.out, i);
+        const float* exact = s.out + i * s.right_stride;
+        Vec rest{};
+        for (std::int64_t d = 0; d < p.head_dim; d += kWidth) {
+            rest += load_element(dout, true, d) *
+                    (load(exact + d) / splat(sum) - load_element(out, true, d));
+        }
+        row[i].delta += sum_of_lanes(rest);
+    }
+}
+
 void store_dq(const FlashProblem& p, std::int64_t kv, std::int64_t row_block) {
-    const RowBlock rows(p, kv, row_block, kBackwardRows);
+    const RowBlock rows(p, kv, row_block);
     for (std::int64_t i = 0; i < rows.count; ++i) {
         store_row(const_cast<void*>(rows.row(p, p.dq, i)), p.bf16,
                   p.dq_sum + (kv * p.queries * p.group + rows.begin + i) * p.head_dim,
@@ -584,11 +626,11 @@ FlashSizes sizes(const FlashProblem& p) {
     return {round_up(p.keys, kPanel) * (p.head_dim / kDepth),
             (p.keys + kDepth - 1) / kDepth * padded(p.head_dim),
             ForwardScratch(p, nullptr).size,
-            2 * round_up(kBackwardRows, kPanel) * (p.head_dim / kDepth),
+            max(ForwardScratch(p, nullptr).size,
+                2 * round_up(kBlockRows, kPanel) * (p.head_dim / kDepth)),
             BackwardScratch(p, nullptr).size,
             kForwardKeys,
-            kForwardRows,
-            kBackwardRows,
+            kBlockRows,
             backward_keys(p)};
 }
 

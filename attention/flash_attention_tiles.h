@@ -53,7 +53,6 @@ struct TileOperands {
     float* c;
     std::int64_t c_stride;
     std::int64_t depth;  // words
-    float factor;        // of stored, not of added, results; used when kDepth is 2
     float* row_max;
 };
 
@@ -91,8 +90,7 @@ template <int kR, int kV, bool kTransposed, Output kOutput>
         if constexpr (kOutput == Output::kStoreAndMax) highest = load(t.row_max + r * kWidth);
 #pragma GCC unroll 4
         for (int v = 0; v < kV; ++v) {
-            Vec value = sum[r][v];
-            if constexpr (kDepth == 2 && kOutput != Output::kAdd) value = value * splat(t.factor);
+            const Vec value = sum[r][v];
             store(t.c + r * t.c_stride + v * kWidth, value);
             if constexpr (kOutput == Output::kStoreAndMax) highest = max(highest, value);
         }
@@ -164,15 +162,14 @@ EVENKEEL_INLINE void zero_words(float* words, std::int64_t n) {
     __builtin_memset(words, 0, static_cast<std::size_t>(n) * 4);
 }
 
-// One row as words along d. bf16 pairs are kept as they are; `factor` applies to fp32 words.
-EVENKEEL_INLINE void pack_row(
-    const void* row, bool bf16, float factor, float* words, std::int64_t n) {
+// One row as words along d.
+EVENKEEL_INLINE void pack_row(const void* row, bool bf16, float* words, std::int64_t n) {
     if (kDepth == 2) {
         __builtin_memcpy(words, row, static_cast<std::size_t>(n) * 2);
         return;
     }
     for (std::int64_t d = 0; d < n; d += kWidth) {
-        store(words + d, load_element(row, bf16, d) * splat(factor));
+        store(words + d, load_element(row, bf16, d));
     }
 }
 
@@ -198,7 +195,7 @@ EVENKEEL_INLINE void pack_transposed(
     for (std::int64_t i = 0; i < round_up(count, kPanel); ++i) {
         float* to = panels + round_down(i, kPanel) * words + i % kPanel;
         if (i < count) {
-            pack_row(row(i), bf16, 1.0f, buffer, head_dim);
+            pack_row(row(i), bf16, buffer, head_dim);
             for (std::int64_t w = 0; w < words; ++w) to[w * kPanel] = buffer[w];
         } else {
             for (std::int64_t w = 0; w < words; ++w) to[w * kPanel] = 0.0f;
@@ -213,7 +210,7 @@ EVENKEEL_INLINE void pack_rows_as_right(
     const std::int64_t stride = padded(head_dim);
     for (std::int64_t i = 0; i < count; i += kDepth, words += stride) {
         if (kDepth == 1) {
-            pack_row(row(i), bf16, 1.0f, words, head_dim);
+            pack_row(row(i), bf16, words, head_dim);
         } else {
             pack_row_pair(row(i), i + 1 < count ? row(i + 1) : nullptr, words, head_dim);
         }

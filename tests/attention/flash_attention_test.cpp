@@ -160,6 +160,13 @@ Truth run_reference(const Inputs& in, const AttentionOptions& options) {
             reference_attention_backward(in.shape, q, k, v, to_doubles(in.dout), o)};
 }
 
+bool is_noise(const Tensor& got, const std::vector<double>& want) {
+    for (double x : want) {
+        if (std::abs(x) > 1e-12) return false;
+    }
+    return near(got, want, 0.0, 1e-6);
+}
+
 // Every result of one path against the reference by the project's rule.
 void check_path(FlashPath path,
                 const Inputs& in,
@@ -171,8 +178,13 @@ void check_path(FlashPath path,
     const Results r = run_flash(in, options);
     EXPECT_TRUE(within_error_of_plain(r.out, plain.out, truth.forward.out, 2.0)) << "out";
     EXPECT_TRUE(within_error_of_plain(r.lse, plain.lse, truth.forward.lse, 2.0)) << "lse";
-    EXPECT_TRUE(within_error_of_plain(r.dq, plain.dq, truth.backward.dq, 3.0)) << "dq";
-    EXPECT_TRUE(within_error_of_plain(r.dk, plain.dk, truth.backward.dk, 3.0)) << "dk";
+    // Where all logits are tied, dq and dk are sums of terms of size 10 that cancel to 0: roundings remain.
+    EXPECT_TRUE(is_noise(r.dq, truth.backward.dq) ||
+                within_error_of_plain(r.dq, plain.dq, truth.backward.dq, 3.0))
+        << "dq: " << within_error_of_plain(r.dq, plain.dq, truth.backward.dq, 3.0).message();
+    EXPECT_TRUE(is_noise(r.dk, truth.backward.dk) ||
+                within_error_of_plain(r.dk, plain.dk, truth.backward.dk, 3.0))
+        << "dk: " << within_error_of_plain(r.dk, plain.dk, truth.backward.dk, 3.0).message();
     EXPECT_TRUE(within_error_of_plain(r.dv, plain.dv, truth.backward.dv, 3.0)) << "dv";
     // fp32 logits of magnitude m carry an error of some m * 2^-24.
     EXPECT_TRUE(near(r.stats.max_logit, truth.forward.max_logit, 2e-6, 2e-6)) << "max_logit";
@@ -228,7 +240,7 @@ std::vector<Case> all_cases() {
     for (std::int64_t t : {1, 2, 31, 33, 257}) {
         const std::string size = std::to_string(t);
         // Many heads where there are few positions, for errors that are not a matter of luck.
-        const std::int64_t b = t > 100 ? 1 : t > 10 ? 5 : 64;
+        const std::int64_t b = t > 100 ? 1 : t > 10 ? 5 : 400;
         cases.push_back({"causal_" + size, {b, t, t, 4, 4, 64}, kCausal});
         cases.push_back({"bidirectional_" + size, {b, t, t, 4, 2, 64}, kBidirectional});
     }
@@ -264,13 +276,14 @@ class FlashAttentionDataTest : public ::testing::TestWithParam<std::tuple<DataKi
 
 TEST_P(FlashAttentionDataTest, AgreesWithTheReferenceOnDataThatBreaksKernels) {
     const auto& [kind, dtype] = GetParam();
-    check_all_paths({1, 290, 290, 2, 1, 64}, dtype, kind, kCausal);
-    check_all_paths({1, 65, 65, 2, 2, 128}, dtype, kind, kBidirectional);
+    // Eight heads, for errors that are not a matter of one row's luck.
+    check_all_paths({1, 290, 290, 8, 4, 64}, dtype, kind, kCausal);
+    check_all_paths({1, 65, 65, 8, 8, 128}, dtype, kind, kBidirectional);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds,
                          FlashAttentionDataTest,
-                         ::testing::Combine(::testing::Values(DataKind::kGaussian, DataKind::kZero),
+                         ::testing::Combine(::testing::ValuesIn(testing::kAllDataKinds),
                                             ::testing::Values(DType::kFloat32, DType::kBFloat16)),
                          [](const auto& info) {
                              return name_of(std::get<0>(info.param)) + "_" +
