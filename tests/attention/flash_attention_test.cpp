@@ -414,30 +414,25 @@ TEST_P(FlashAttentionPathTest, RowsThatSeeNothingAreZeroAndLeftOutOfTelemetry) {
 }
 
 TEST_P(FlashAttentionPathTest, LargeLogitsInMaskedCellsAreNotReported) {
-    // Key 40 points along every query with a huge length, but stands behind all of them.
-    const std::int64_t T = 41, D = 64;
-    const Tensor q = Tensor::full({1, T, 1, D}, 1.0f, DType::kFloat32).to(dtype());
-    Tensor k32 = gaussian({1, T, 1, D}, DType::kFloat32, 3, 0.1);
-    k32.slice(1, T - 1, T).fill(1e4f);
-    const Tensor k = k32.to(dtype());
-    const Inputs in{
-        q.slice(1, 0, T - 1), k.slice(1, 0, T), k.slice(1, 0, T), q.slice(1, 0, T - 1), {}};
-    // 40 queries bottom-right aligned with keys 0 .. 39 only, in a packed layout that holds key 40 too.
-    const Inputs masked{
-        in.q, k.slice(1, 0, T - 1), k.slice(1, 0, T - 1), in.q, {1, T - 1, T - 1, 1, 1, D}};
-    const Results want = run_flash(masked, {});
+    // Queries stand at 90 .. 99 and see 20 keys each: keys 0 .. 70 are seen by none.
+    const std::int64_t T = 10, S = 100, D = 64;
+    Inputs in = make_inputs({1, T, S, 1, 1, D}, dtype(), DataKind::kGaussian);
+    in.q.fill(1.0f);
     AttentionOptions options;
-    options.mask.cu_seqlens = {0, static_cast<std::int32_t>(T - 1), static_cast<std::int32_t>(T)};
-    options.mask.causal = false;
-    const Inputs whole{q, k, k, q, {1, T, T, 1, 1, D}};
-    Results got = run_flash(whole, options);
-    options.mask.cu_seqlens = {};
-    options.mask.causal = true;
-    // The last query sees key 40 under the causal mask; all others must not.
-    got = run_flash(whole, options);
-    EXPECT_TRUE(same_bits(got.lse.slice(2, 0, T - 1), want.lse));
-    EXPECT_NEAR(to_doubles(got.stats.max_logit)[0], 8e4, 400.0);
-    EXPECT_LT(to_doubles(want.stats.max_logit)[0], 1.0);
+    options.mask.window = 20;
+    const Results want = run_flash(in, options);
+    in.k.slice(1, 0, 71).fill(1e4f);
+    const Results got = run_flash(in, options);
+    EXPECT_LT(to_doubles(want.stats.max_logit)[0], 10.0);
+    EXPECT_TRUE(same_bits(got.stats.max_logit, want.stats.max_logit));
+    EXPECT_TRUE(same_bits(got.stats.entropy, want.stats.entropy));
+    EXPECT_TRUE(same_bits(got.lse, want.lse));
+    EXPECT_TRUE(same_bits(got.out, want.out));
+    // A key that only the last query sees changes no other row of its register tile.
+    in.k.slice(1, S - 1, S).fill(1e4f);
+    const Results last = run_flash(in, options);
+    EXPECT_TRUE(same_bits(last.lse.slice(2, 0, T - 1), want.lse.slice(2, 0, T - 1)));
+    EXPECT_NEAR(to_doubles(last.stats.max_logit)[0], 8e4, 400.0);
 }
 
 TEST_P(FlashAttentionPathTest, MaximumOfNegativeLogitsIsNegative) {
