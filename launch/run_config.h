@@ -1,6 +1,9 @@
 // The configuration of a run: what a file in configs/ holds.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "framework/trainer.h"
 #include "model/language_model.h"
 #include "parallel/process_grid.h"
@@ -15,7 +18,15 @@ struct RunConfig {
     AdamWConfig optimizer;
     ParallelConfig parallel;
     void visit_fields(ConfigVisitor& v);
-    void validate(int world_size) const;  // cross-field rules; throws kConfig
+    // Rules within and across sections, checked before anything is allocated; throws kConfig naming the
+    // key to change. world_size: ranks that were started.
+    void validate(int world_size) const;
 };
+
+// File, then overrides; not validated, because rules depend on the number of ranks.
+RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides);
+std::string to_json(RunConfig& config);
+// "model.attention  num_heads=8 num_kv_heads=4 ..": a line a section, for the start of a log.
+std::string compact_text(RunConfig& config);
 
 }  // namespace evenkeel

@@ -1,0 +1,162 @@
+// evenkeel bench: chooses the measurements and prints them.
+#include "launch/bench.h"
+
+#include <omp.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iomanip>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "framework/log.h"
+#include "launch/commands.h"
+#include "launch/saved_run.h"
+
+namespace evenkeel {
+namespace bench {
+namespace {
+
+double seconds_of(const std::function<void()>& body, int calls) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < calls; ++i) body();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
+}
+
+}  // namespace
+
+std::vector<std::vector<double>> time_in_turn(const std::vector<std::function<void()>>& bodies,
+                                              int rounds,
+                                              double seconds) {
+    std::vector<int> calls;
+    for (const auto& body : bodies) {
+        body();
+        calls.push_back(std::max(1, static_cast<int>(seconds / seconds_of(body, 1))));
+    }
+    std::vector<std::vector<double>> times(bodies.size());
+    for (int round = 0; round < rounds; ++round) {
+        for (std::size_t i = 0; i < bodies.size(); ++i) {
+            times[i].push_back(seconds_of(bodies[i], calls[i]));
+        }
+    }
+    return times;
+}
+
+double median(std::vector<double> values) {
+    std::sort(values.begin(), values.end());
+    const std::size_t half = values.size() / 2;
+    return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
+    std::vector<double> ratios;
+    for (std::size_t i = 0; i < a.size(); ++i) ratios.push_back(a[i] / b[i]);
+    return median(ratios);
+}
+
+}  // namespace bench
+
+namespace {
+
+using bench::Lines;
+using Json = nlohmann::ordered_json;
+
+constexpr struct {
+    const char* name;
+    Lines (*measure)();
+} kSingleRank[] = {
+    {"gemm", bench::measure_gemm}, {"attention", bench::measure_attention},
+    {"norm", bench::measure_norm}, {"memory", bench::measure_memory},
+    {"step", bench::measure_step},
+};
+constexpr const char* kRanks = "ranks";
+
+std::string percent(double ratio) { return format("%.1f %%", 100.0 * ratio); }
+
+void print(const Lines& lines) {
+    for (const bench::Line& line : lines) {
+        std::cout << "  " << std::left << std::setw(44) << line.name << std::right << std::setw(9)
+                  << format(std::abs(line.value) < 10.0 ? "%.2f" : "%.1f", line.value) << " "
+                  << std::left << std::setw(8) << line.unit << std::right;
+        for (const bench::Share& share : line.shares) {
+            std::cout << std::setw(9) << percent(share.ratio) << " " << share.of;
+            if (share.goal > 0.0) {
+                std::cout << " (goal: " << (share.at_most ? "at most " : "")
+                          << format("%.0f %%", 100.0 * share.goal) << ")";
+            }
+        }
+        std::cout << std::endl;
+    }
+}
+
+Json to_json(const Lines& lines) {
+    Json out = Json::array();
+    for (const bench::Line& line : lines) {
+        Json shares = Json::array();
+        for (const bench::Share& share : line.shares) {
+            Json item = {{"ratio", share.ratio}, {"of", share.of}};
+            if (share.goal > 0.0) item[share.at_most ? "goal_at_most" : "goal"] = share.goal;
+            shares.push_back(item);
+        }
+        out.push_back(
+            {{"name", line.name}, {"value", line.value}, {"unit", line.unit}, {"shares", shares}});
+    }
+    return out;
+}
+
+std::vector<std::string> chosen_names(const BenchCommand& command, int ranks) {
+    if (ranks == 1) {
+        EVENKEEL_CHECK_CODE(
+            std::find(command.only.begin(), command.only.end(), kRanks) == command.only.end(),
+            ErrorCode::kConfig, "bench",
+            "ranks: got 1 rank, want 2; start: mpirun -np 2 --bind-to none evenkeel bench");
+        if (!command.only.empty()) return command.only;
+        std::vector<std::string> names = bench_names();
+        names.pop_back();
+        return names;
+    }
+    for (const std::string& name : command.only) {
+        EVENKEEL_CHECK_CODE(name == kRanks, ErrorCode::kConfig, "bench", name, ": got ", ranks,
+                            " ranks, want 1; start it without mpirun");
+    }
+    return {kRanks};
+}
+
+}  // namespace
+
+std::vector<std::string> bench_names() {
+    std::vector<std::string> names;
+    for (const auto& entry : kSingleRank) names.emplace_back(entry.name);
+    names.emplace_back(kRanks);
+    return names;
+}
+
+void run_bench(const BenchCommand& command, Communicator& world) {
+    const bool speaks = world.rank() == 0;
+    Json results = Json::object();
+    const std::vector<std::string> names = chosen_names(command, world.size());
+    if (speaks && !command.json) {
+        std::cout << world.size() << " rank(s), " << omp_get_max_threads() << " thread(s) each\n";
+    }
+    for (const std::string& name : names) {
+        const auto entry = std::find_if(std::begin(kSingleRank), std::end(kSingleRank),
+                                        [&](const auto& e) { return name == e.name; });
+        if (speaks && !command.json) std::cout << name << std::endl;
+        const Lines lines =
+            entry == std::end(kSingleRank) ? bench::measure_ranks(world) : entry->measure();
+        if (!speaks) continue;
+        if (command.json) {
+            results[name] = to_json(lines);
+        } else {
+            print(lines);
+        }
+    }
+    if (!speaks) return;
+    if (command.json) std::cout << results.dump(2) << "\n";
+    if (!command.json && world.size() == 1 && command.only.empty()) {
+        std::cout << "ranks\n  two ranks against one: mpirun -np 2 --bind-to none evenkeel bench\n";
+    }
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,160 @@
+// Whole training steps: against matrix products, without telemetry, without QK-norm, on two ranks.
+#include <omp.h>
+#include <sched.h>
+
+#include <chrono>
+#include <thread>
+
+#include "framework/adamw.h"
+#include "framework/rng.h"
+#include "launch/bench.h"
+#include "model/language_model.h"
+
+namespace evenkeel::bench {
+namespace {
+
+constexpr std::int64_t kTokens = 1024;
+constexpr std::int64_t kBatch = 2;
+
+ModelConfig step_config() {
+    ModelConfig config;
+    config.num_layers = 8;
+    config.width = 512;
+    config.feed_forward_width = 1408;
+    config.max_seq_len = kTokens;
+    config.attention.num_heads = 8;
+    config.attention.num_kv_heads = 4;
+    config.attention.head_dim = 64;
+    return config;
+}
+
+Batch random_batch() {
+    Batch batch{Tensor::uninitialized({kBatch, kTokens}, DType::kInt32),
+                Tensor::uninitialized({kBatch, kTokens}, DType::kInt32)};
+    const CounterRng rng(1, purpose("bench"));
+    for (std::int64_t i = 0; i < kBatch * kTokens; ++i) {
+        const auto index = static_cast<std::uint64_t>(i);
+        batch.tokens.data<std::int32_t>()[i] = static_cast<std::int32_t>(rng.below(index, 256));
+        batch.targets.data<std::int32_t>()[i] =
+            static_cast<std::int32_t>(rng.below(index + 1, 256));
+    }
+    return batch;
+}
+
+// A model and all that one step of training does to it.
+class Stepper {
+  public:
+    Stepper(const ProcessGrid& grid, const ModelConfig& config)
+        : model_(grid, config, 1), batch_(random_batch()) {}
+
+    void step() {
+        zero_gradients(model_.parameters());
+        model_.forward_backward(batch_, 1.0);
+        model_.reduce_gradients();
+        model_.gradient_norm();
+        adamw_step(model_.parameters(), {}, 1e-4, 1.0, ++count_);
+        model_.head_metrics();
+    }
+    double flops() const { return kBatch * kTokens * model_.flops_per_token(kTokens); }
+
+  private:
+    LanguageModel model_;
+    Batch batch_;
+    std::int64_t count_ = 0;
+};
+
+std::string step_name(const char* what) {
+    return concat(what, " (C=512, 8 layers, T=", kTokens, ", B=", kBatch, ")");
+}
+
+int cores_of_this_process() {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+double seconds_of(Stepper& stepper) {
+    const auto start = std::chrono::steady_clock::now();
+    stepper.step();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+}  // namespace
+
+Lines measure_step() {
+    const auto world = make_single_communicator();
+    const ProcessGrid grid(*world, {});
+    ModelConfig quiet = step_config(), plain = step_config();
+    quiet.telemetry = false;
+    plain.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
+    Stepper full(grid, step_config()), without_telemetry(grid, quiet), without_norm(grid, plain);
+    const YardstickGemm bf16(true), fp32(false);
+    const auto times =
+        time_in_turn({[&] { full.step(); }, [&] { without_telemetry.step(); },
+                      [&] { without_norm.step(); }, [&] { bf16.run(); }, [&] { fp32.run(); }},
+                     7, 0.2);
+    const double flops = full.flops();
+    const double telemetry = median_ratio(times[0], times[1]) - 1.0;
+    const double norm = median_ratio(times[0], times[2]) - 1.0;
+    const double seconds = median(times[0]);
+    return {{step_name("training step"),
+             flops / seconds / 1e9,
+             "GFLOP/s",
+             {{flops / bf16.flops() * median_ratio(times[3], times[0]), "of bf16 GEMM", 0.50},
+              {flops / fp32.flops() * median_ratio(times[4], times[0]), "of fp32 GEMM"}}},
+            {"telemetry costs",
+             1e3 * seconds * telemetry,
+             "ms",
+             {{telemetry, "of a step", 0.02, true}}},
+            {"QK-norm costs", 1e3 * seconds * norm, "ms", {{norm, "of a step", 0.03, true}}}};
+}
+
+Lines measure_ranks(Communicator& world) {
+    EVENKEEL_CHECK_CODE(world.size() == 2, ErrorCode::kConfig, "bench", "ranks: got ", world.size(),
+                        " ranks, want 2; start: mpirun -np 2 --bind-to none evenkeel bench");
+    EVENKEEL_CHECK_CODE(cores_of_this_process() >= 2, ErrorCode::kConfig, "bench",
+                        "ranks: this rank may use one core only, want two; start: mpirun -np 2 "
+                        "--bind-to none evenkeel bench");
+    constexpr int kRounds = 4;
+    constexpr int kSteps = 3;
+    const bool measures = world.rank() == 0;
+    const auto single = make_single_communicator();
+    const ProcessGrid one_rank(*single, {});
+    ParallelConfig parallel;
+    parallel.tensor_parallel = 2;
+    const ProcessGrid two_ranks(world, parallel);
+    Stepper two(two_ranks, step_config());
+    std::unique_ptr<Stepper> one;
+    if (measures) one = std::make_unique<Stepper>(one_rank, step_config());
+
+    std::vector<double> one_times, two_times;
+    double one_seconds = 10.0;  // how long the other rank sleeps; a guess before the first round
+    for (int round = 0; round <= kRounds; ++round) {
+        const bool counts = round > 0;  // the first round warms up
+        world.barrier();
+        const auto start = std::chrono::steady_clock::now();
+        if (measures) {
+            omp_set_num_threads(2);
+            std::vector<double> times;
+            for (int i = 0; i < kSteps; ++i) times.push_back(seconds_of(*one));
+            if (counts) one_times.push_back(median(times));
+        } else {
+            // Waiting in a barrier would take the core that rank 0's second thread needs.
+            std::this_thread::sleep_for(std::chrono::duration<double>(one_seconds));
+        }
+        const double took =
+            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+        one_seconds = world.all_reduce_scalar(measures ? took : 0.0, ReduceOp::kMax);
+        omp_set_num_threads(1);
+        std::vector<double> times;
+        for (int i = 0; i < kSteps; ++i) times.push_back(seconds_of(two));
+        if (counts) two_times.push_back(median(times));
+    }
+    const double seconds = median(two_times);
+    return {{step_name("1 rank x 2 threads, step"), 1e3 * median(one_times), "ms", {}},
+            {step_name("2 ranks x 1 thread, step"),
+             1e3 * seconds,
+             "ms",
+             {{median_ratio(one_times, two_times), "of the speed of 1 rank x 2 threads", 0.90}}}};
+}
+
+}  // namespace evenkeel::bench

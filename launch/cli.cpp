@@ -1,0 +1,198 @@
+// The evenkeel program: what is typed, turned into the commands of commands.h; errors, turned into one
+// message and an exit status.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+
+#include "framework/error.h"
+#include "framework/log.h"
+#include "launch/commands.h"
+#include "parallel/mpi_session.h"
+
+namespace {
+
+using namespace evenkeel;
+
+constexpr int kUsage = 2;
+
+// A command line, parsed.
+struct Choice {
+    std::function<void(Communicator&)> run;
+};
+
+void add_overrides(CLI::App& app, std::vector<std::string>& overrides) {
+    app.add_option("--set", overrides, "Override one setting: path.to.key=value (repeatable)")
+        ->type_name("PATH=VALUE")
+        ->allow_extra_args(false);
+}
+
+void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& table) {
+    CLI::App& app = *program.add_subcommand("train", "Train a model from a configuration file");
+    app.add_option("--config", command.config, "JSON configuration")->type_name("FILE");
+    add_overrides(app, command.overrides);
+    app.add_flag("--print-config-table", table, "Print every setting as a Markdown table and end");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel train --config configs/tiny.json\n"
+        "  mpirun -np 2 evenkeel train --config configs/quickstart.json\n"
+        "  evenkeel train --config configs/tiny.json --set trainer.steps=50 "
+        "--set trainer.run_dir=runs/a\n"
+        "  evenkeel train --config configs/tiny.json --set trainer.resume=true\n\n"
+        "The run directory (trainer.run_dir) gets config.json, metrics.jsonl, TensorBoard event "
+        "files,\n"
+        "checkpoints/, summary.json and report.html.");
+    app.callback([&] {
+        if (!table && command.config.empty()) throw CLI::RequiredError("--config");
+        choice.run = [&](Communicator& world) {
+            if (!table) return run_train(command, world);
+            if (world.rank() == 0) std::cout << config_table();
+        };
+    });
+}
+
+void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand("eval", "Validation loss of a saved model");
+    app.add_option("run", command.run, "A run directory or one of its checkpoints")->required();
+    add_overrides(app, command.overrides);
+    app.add_flag("--json", command.json, "Print JSON");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel eval runs/tiny\n"
+        "  evenkeel eval runs/tiny/checkpoints/step_00000040 --json\n"
+        "  evenkeel eval runs/quickstart --set parallel.tensor_parallel=1 "
+        "--set trainer.eval_sequences=0\n\n"
+        "A checkpoint loads at any number of ranks: set parallel.tensor_parallel to match.");
+    app.callback([&] { choice.run = [&](Communicator& world) { run_eval(command, world); }; });
+}
+
+void add_sample(CLI::App& program, SampleCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand("sample", "Generate text from a saved model");
+    app.add_option("run", command.run, "A run directory or one of its checkpoints")->required();
+    app.add_option("--prompt", command.prompt, "Text to continue")->type_name("TEXT");
+    app.add_option("--tokens", command.tokens, "Bytes to generate")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    app.add_option("--temperature", command.temperature, "0: always the likeliest byte")
+        ->capture_default_str()
+        ->check(CLI::NonNegativeNumber);
+    app.add_option("--seed", command.seed, "Of the random choices")->capture_default_str();
+    add_overrides(app, command.overrides);
+    app.footer(
+        "Examples:\n"
+        "  evenkeel sample runs/tiny --prompt 'The best way'\n"
+        "  evenkeel sample runs/tiny --tokens 500 --temperature 0\n"
+        "  mpirun -np 2 evenkeel sample runs/quickstart");
+    app.callback([&] { choice.run = [&](Communicator& world) { run_sample(command, world); }; });
+}
+
+void add_inspect(CLI::App& program, InspectCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand(
+        "inspect", "What a checkpoint or safetensors file holds, without loading it");
+    app.add_option("path", command.path,
+                   "A run (its newest checkpoint), a checkpoint, a model directory or a file")
+        ->required();
+    app.add_flag("--json", command.json, "Print JSON");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel inspect runs/tiny\n"
+        "  evenkeel inspect model.safetensors --json");
+    app.callback([&] {
+        choice.run = [&](Communicator& world) {
+            if (world.rank() == 0) run_inspect(command);
+        };
+    });
+}
+
+void add_report(CLI::App& program, ReportCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand("report", "Write a run's plots as one HTML page");
+    app.add_option("run", command.run, "A run directory")->required();
+    app.add_option("--compare", command.compare,
+                   "Another run: also print and draw how far the loss curves are apart")
+        ->type_name("RUN");
+    app.add_option("--output", command.output, "Where to write; default RUN/report.html")
+        ->type_name("FILE");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel report runs/quickstart\n"
+        "  evenkeel report runs/quickstart --compare runs/quickstart_one_rank");
+    app.callback([&] {
+        choice.run = [&](Communicator& world) {
+            if (world.rank() == 0) run_report(command);
+        };
+    });
+}
+
+void add_bench(CLI::App& program, BenchCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand(
+        "bench", "Measure this machine and the kernels, as ratios taken in one run");
+    app.add_option("--only", command.only, "Measure only this (repeatable)")
+        ->check(CLI::IsMember(bench_names()))
+        ->allow_extra_args(false);
+    app.add_flag("--json", command.json, "Print JSON");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel bench\n"
+        "  evenkeel bench --only gemm --only attention --json\n"
+        "  mpirun -np 2 --bind-to none evenkeel bench --only ranks");
+    app.callback([&] { choice.run = [&](Communicator& world) { run_bench(command, world); }; });
+}
+
+int run_program(int argc, char** argv, MpiSession& session) {
+    CLI::App program{
+        "Evenkeel: tensor-parallel attention with QK normalisation, trained under mpirun.",
+        "evenkeel"};
+    program.require_subcommand(1);
+    program.set_version_flag("--version", EVENKEEL_VERSION);
+    program.footer(
+        "Each command has --help with examples. Exit status: 0 done, 1 failed, 2 bad usage or "
+        "configuration.");
+
+    Choice choice;
+    TrainCommand train;
+    EvalCommand eval;
+    SampleCommand sample;
+    InspectCommand inspect;
+    ReportCommand report;
+    BenchCommand bench;
+    bool table = false;
+    add_train(program, train, choice, table);
+    add_eval(program, eval, choice);
+    add_sample(program, sample, choice);
+    add_inspect(program, inspect, choice);
+    add_report(program, report, choice);
+    add_bench(program, bench, choice);
+
+    const bool speaks = session.world().rank() == 0;
+    try {
+        program.parse(argc, argv);
+    } catch (const CLI::ParseError& error) {
+        if (error.get_exit_code() == 0) {
+            if (speaks) program.exit(error);  // --help, --version
+            return 0;
+        }
+        if (speaks) program.exit(error, std::cerr, std::cerr);
+        return kUsage;
+    }
+    choice.run(session.world());
+    return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    try {
+        MpiSession session(&argc, &argv);
+        set_log_rank(session.world().rank(), session.world().size());
+        try {
+            return run_program(argc, argv, session);
+        } catch (const Error& error) {
+            session.abort(error.what(), error.exit_status());
+        } catch (const std::exception& error) {
+            session.abort(error.what(), 1);
+        }
+    } catch (const std::exception& error) {
+        std::fprintf(stderr, "evenkeel: %s\n", error.what());
+        return 1;
+    }
+}

@@ -1,0 +1,60 @@
+// The subcommands of the `evenkeel` program. Each lives in the file of its name, takes plain options and
+// returns normally or throws Error; only cli.cpp knows how they are typed on a command line.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "parallel/communicator.h"
+
+namespace evenkeel {
+
+struct TrainCommand {
+    std::string config;                  // --config FILE
+    std::vector<std::string> overrides;  // --set path=value
+};
+// Trains (collective over world), then prints what was reached and writes the run's report.
+void run_train(const TrainCommand& command, Communicator& world);
+
+struct EvalCommand {
+    std::string run;  // a run directory or one of its checkpoints
+    std::vector<std::string> overrides;
+    bool json = false;
+};
+void run_eval(const EvalCommand& command, Communicator& world);
+
+struct SampleCommand {
+    std::string run;
+    std::vector<std::string> overrides;
+    std::string prompt;
+    std::int64_t tokens = 300;
+    double temperature = 0.8;
+    std::uint64_t seed = 1;
+};
+void run_sample(const SampleCommand& command, Communicator& world);
+
+struct InspectCommand {
+    std::string path;  // a run, a checkpoint, a directory of safetensors files, or one such file
+    bool json = false;
+};
+void run_inspect(const InspectCommand& command);
+
+struct ReportCommand {
+    std::string run;
+    std::string compare;  // another run whose loss curve is held against this one; "": none
+    std::string output;   // "": RUN/report.html
+};
+void run_report(const ReportCommand& command);
+
+struct BenchCommand {
+    std::vector<std::string> only;  // names of measurements; empty: all
+    bool json = false;
+};
+void run_bench(const BenchCommand& command, Communicator& world);
+std::vector<std::string> bench_names();
+
+// The table of configs/README.md.
+std::string config_table();
+
+}  // namespace evenkeel

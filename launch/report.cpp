@@ -1,0 +1,289 @@
+// evenkeel report: a run's numbers as one HTML page.
+#include "launch/report.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "framework/checkpoint.h"
+#include "launch/report_page.h"
+#include "launch/report_plots.h"
+#include "launch/saved_run.h"
+
+namespace evenkeel {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kBlue = "#2864b0";
+constexpr const char* kOrange = "#d9730d";
+constexpr const char* kGreen = "#2d8659";
+constexpr const char* kGrey = "#7a8591";
+
+struct RunData {
+    std::vector<MetricRecord> records;
+    RunConfig config;
+    Json summary;  // null while the run has not ended
+};
+
+RunData read_run(const std::string& directory) {
+    EVENKEEL_CHECK_CODE(fs::is_directory(directory), ErrorCode::kIo, "report", directory,
+                        ": no such directory, want a run");
+    RunData run;
+    run.records = read_metrics(directory + "/metrics.jsonl");
+    EVENKEEL_CHECK_CODE(!run.records.empty(), ErrorCode::kIo, "report", directory,
+                        "/metrics.jsonl: holds no step");
+    run.config = load_run_config(directory + "/config.json", {});
+    const std::string summary = directory + "/summary.json";
+    if (fs::exists(summary)) {
+        run.summary = Json::parse(read_file(summary), nullptr, false);
+        EVENKEEL_CHECK_CODE(run.summary.is_object(), ErrorCode::kIo, "report", summary,
+                            ": is not JSON");
+    }
+    return run;
+}
+
+std::vector<Point> level_line(const std::vector<Point>& along, double y) {
+    return {{along.front().x, y}, {along.back().x, y}};
+}
+
+const char* key_mark(Series::Style style) {
+    switch (style) {
+        case Series::Style::kLine:
+            return "line";
+        case Series::Style::kPoints:
+            return "dot";
+        case Series::Style::kDashed:
+            return "dashed";
+    }
+    return "";
+}
+
+Figure figure_of(const std::string& title, const LinePlot& plot) {
+    Figure figure;
+    figure.title = title;
+    if (plot.series.front().points.empty()) return figure;
+    LinePlot drawn = plot;
+    std::erase_if(drawn.series, [](const Series& series) { return series.points.empty(); });
+    if (drawn.series.size() > 1) {
+        for (const Series& series : drawn.series) {
+            figure.keys.push_back({series.name, series.color, key_mark(series.style)});
+        }
+    }
+    figure.spec = line_plot_spec(drawn);
+    return figure;
+}
+
+std::string sentence(const CurveDifference& difference, const std::string& other) {
+    return concat("Against ", other, ": the largest relative difference of the loss is ",
+                  format("%.2g", difference.largest), " (step ", difference.worst_step,
+                  ") over the ", difference.steps, " steps both have.");
+}
+
+Figure loss_figure(const RunData& run, const ReportCommand& command) {
+    LinePlot plot;
+    plot.format = ".4f";
+    plot.unit = "nats per byte";
+    const std::vector<Point> loss = scalar_points(run.records, "loss");
+    plot.series.push_back({"training", kBlue, loss});
+    plot.series.push_back({"validation", kOrange, scalar_points(run.records, "validation_loss"),
+                           Series::Style::kPoints});
+    if (run.summary.is_object() && !loss.empty()) {
+        for (const auto& [key, color] : {std::pair{"bigram", kGreen}, {"unigram", kGrey}}) {
+            const double entropy = run.summary.at(std::string(key) + "_entropy");
+            plot.series.push_back({concat(key, " entropy of the validation text"), color,
+                                   level_line(loss, entropy), Series::Style::kDashed});
+        }
+    }
+    std::string note;
+    if (!command.compare.empty()) {
+        const RunData other = read_run(command.compare);
+        const CurveDifference difference = compare_losses(run.records, other.records);
+        note = sentence(difference, command.compare);
+        plot.series.push_back({command.compare, "#b3257a", scalar_points(other.records, "loss"),
+                               Series::Style::kDashed});
+    }
+    Figure figure = figure_of("Loss", plot);
+    figure.note = note;
+    figure.wide = true;
+    return figure;
+}
+
+Figure scalar_figure(const RunData& run,
+                     const std::string& name,
+                     const std::string& title,
+                     const std::string& unit,
+                     const std::string& number_format) {
+    LinePlot plot;
+    plot.format = number_format;
+    plot.unit = unit;
+    plot.from_zero = true;
+    plot.series.push_back({title, kBlue, scalar_points(run.records, name)});
+    return figure_of(title, plot);
+}
+
+// The extreme and the mean over all layers and heads, per step.
+Figure head_line(const HeatMap& map,
+                 bool lowest,
+                 const std::string& title,
+                 const std::string& unit) {
+    Series extreme{lowest ? "lowest head" : "largest of all heads", kBlue, {}};
+    Series mean{"mean of all heads", kGreen, {}};
+    for (std::size_t i = 0; i < map.columns.size(); ++i) {
+        const std::vector<float>& column = map.columns[i];
+        const auto [low, high] = std::minmax_element(column.begin(), column.end());
+        double sum = 0.0;
+        for (const float value : column) sum += value;
+        extreme.points.push_back({map.steps[i], lowest ? *low : *high});
+        mean.points.push_back({map.steps[i], sum / static_cast<double>(column.size())});
+    }
+    LinePlot plot;
+    plot.format = ".3f";
+    plot.unit = unit;
+    plot.series = {extreme, mean};
+    return figure_of(title, plot);
+}
+
+Figure head_map(HeatMap map, const std::string& title, const std::string& unit) {
+    Figure figure;
+    figure.title = title;
+    if (map.columns.empty()) return figure;
+    figure.subtitle = "a row per head, layers from the top";
+    map.unit = unit;
+    map.format = ".3f";
+    figure.spec = heat_map_spec(map);
+    figure.raster = true;
+    return figure;
+}
+
+void append_leaves(const std::string& path,
+                   const Json& section,
+                   std::map<std::string, Json>& out,
+                   std::vector<std::string>& order) {
+    for (const auto& [key, value] : section.items()) {
+        const std::string name = path.empty() ? key : path + "." + key;
+        if (value.is_object()) {
+            append_leaves(name, value, out, order);
+        } else {
+            out[name] = value;
+            order.push_back(name);
+        }
+    }
+}
+
+std::vector<Setting> settings_of(RunConfig config) {
+    RunConfig standard;
+    std::map<std::string, Json> values, defaults;
+    std::vector<std::string> order, ignored;
+    append_leaves("", Json::parse(to_json(config)), values, order);
+    append_leaves("", Json::parse(to_json(standard)), defaults, ignored);
+    const auto text = [](const Json& value) {
+        return value.is_string() ? value.get<std::string>() : value.dump();
+    };
+    std::vector<Setting> settings;
+    for (const std::string& path : order) {
+        settings.push_back({path, text(values[path]), text(defaults[path])});
+    }
+    return settings;
+}
+
+std::vector<Fact> facts_of(const RunData& run) {
+    std::vector<Fact> facts;
+    if (!run.summary.is_object()) return facts;
+    const Json& s = run.summary;
+    const auto number = [&](const char* key) { return s.at(key).get<double>(); };
+    facts.push_back({format("%.4f", number("validation_loss")), "validation loss, nats/byte"});
+    facts.push_back({format("%.4f", number("bigram_entropy")), "bigram entropy, nats/byte"});
+    facts.push_back({format("%.4f", number("unigram_entropy")), "unigram entropy, nats/byte"});
+    facts.push_back({grouped(s.at("parameters")), "parameters"});
+    facts.push_back({grouped(std::llround(number("tokens_per_second"))), "tokens/s, median"});
+    facts.push_back({concat(s.at("ranks"), " × ", s.at("threads_per_rank")), "ranks × threads"});
+    return facts;
+}
+
+}  // namespace
+
+std::string find_vega() {
+    const char* named = std::getenv("EVENKEEL_VEGA_DIR");
+    const std::string directory = named ? named : "/usr/share/javascript/vega";
+    return fs::exists(directory + "/vega-view.min.js") ? directory : "";
+}
+
+CurveDifference compare_losses(const std::vector<MetricRecord>& a,
+                               const std::vector<MetricRecord>& b) {
+    std::map<std::int64_t, double> losses;
+    for (const MetricRecord& record : b) {
+        for (const auto& [name, value] : record.scalars) {
+            if (name == "loss") losses[record.step] = value;
+        }
+    }
+    CurveDifference difference;
+    for (const MetricRecord& record : a) {
+        const auto other = losses.find(record.step);
+        if (other == losses.end()) continue;
+        for (const auto& [name, value] : record.scalars) {
+            if (name != "loss") continue;
+            ++difference.steps;
+            const double apart = std::abs(value - other->second) / std::abs(other->second);
+            if (!(apart <= difference.largest)) {
+                difference.largest = apart;
+                difference.worst_step = record.step;
+            }
+        }
+    }
+    return difference;
+}
+
+std::string write_report(const ReportCommand& command) {
+    const std::string vega = find_vega();
+    EVENKEEL_CHECK_CODE(!vega.empty(), ErrorCode::kIo, "report", kVegaMissing);
+    const RunData run = read_run(command.run);
+    const HeatMap logits = table_map(run.records, "max_logit", false);
+    const HeatMap entropies = table_map(run.records, "entropy", true);
+
+    ReportPage page;
+    page.title = "Evenkeel run: " + command.run;
+    page.subtitle = concat("steps ", run.records.front().step, " to ", run.records.back().step,
+                           " · text ", run.config.data.path);
+    page.facts = facts_of(run);
+    page.figures = {
+        loss_figure(run, command),
+        scalar_figure(run, "lr", "Learning rate", "learning rate", ".3g"),
+        scalar_figure(run, "grad_norm", "Gradient norm", "L2, before clipping", ".3f"),
+        head_line(logits, false, "Attention logits", "scaled logit"),
+        head_line(entropies, true, "Attention entropy", "nats"),
+        head_map(logits, "Max logit per layer and head", "logit"),
+        head_map(entropies, "Entropy per layer and head", "nats"),
+        scalar_figure(run, "tokens_per_second", "Speed", "tokens per second", ",.0f"),
+    };
+    page.figures.back().wide = true;
+    if (run.summary.is_object()) page.sample = run.summary.value("sample", "");
+    page.settings = settings_of(run.config);
+
+    const std::string path = command.output.empty() ? command.run + "/report.html" : command.output;
+    write_file_atomically(path, to_html(page, vega));
+    return path;
+}
+
+void run_report(const ReportCommand& command) {
+    if (!command.compare.empty()) {
+        const CurveDifference difference =
+            compare_losses(read_metrics(command.run + "/metrics.jsonl"),
+                           read_metrics(command.compare + "/metrics.jsonl"));
+        EVENKEEL_CHECK_CODE(difference.steps > 0, ErrorCode::kIo, "report", command.run, " and ",
+                            command.compare, ": have no step in common");
+        std::cout << "loss of " << command.run << " against " << command.compare
+                  << "\nlargest relative difference over " << difference.steps
+                  << " steps: " << format("%.2g", difference.largest) << " (at step "
+                  << difference.worst_step << ")\n";
+    }
+    std::cout << "report  " << fs::absolute(write_report(command)).lexically_normal().string()
+              << "\n";
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,234 @@
+#include "launch/report_page.h"
+
+#include <string_view>
+
+#include "framework/checkpoint.h"
+#include "framework/error.h"
+
+namespace evenkeel {
+namespace {
+
+constexpr const char* kStyle = R"css(
+:root { color-scheme: light; --ink: #1d2530; --soft: #5b6673; --line: #e3e7ec; --card: #ffffff; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #f5f7f9; color: var(--ink);
+       font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
+main { max-width: 1240px; margin: 0 auto; padding: 28px 16px 48px; }
+h1 { font-size: 24px; line-height: 1.25; margin: 0; overflow-wrap: anywhere; }
+h2 { font-size: 17px; margin: 32px 0 12px; }
+.soft { color: var(--soft); }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 12px;
+         margin: 20px 0; }
+.facts div, figure, .card { background: var(--card); border: 1px solid var(--line);
+                            border-radius: 8px; }
+.facts div { padding: 10px 14px; }
+.facts b { display: block; font-size: 21px; font-variant-numeric: tabular-nums; }
+.facts span { color: var(--soft); font-size: 13px; }
+.plots { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 12px; }
+figure { margin: 0; padding: 12px 14px 8px; min-width: 0; }
+figure.wide { grid-column: 1 / -1; }
+@media (max-width: 760px) { .plots { grid-template-columns: minmax(0, 1fr); } }
+figcaption { margin-bottom: 6px; }
+figcaption b { margin-right: 6px; }
+.keys { font-size: 13px; display: flex; flex-wrap: wrap; gap: 2px 16px; }
+.keys i { display: inline-block; width: 18px; border-top: 3px solid; margin-right: 6px;
+          vertical-align: middle; }
+.keys i.dashed { border-top-style: dashed; }
+.keys i.dot { width: 8px; height: 8px; border: 0; border-radius: 4px; background: currentcolor; }
+.plot { width: 100%; overflow: hidden; }
+.error { color: #a3261b; font-size: 13px; }
+.card { padding: 12px 14px; }
+pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere;
+      font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
+.settings { columns: 3 300px; column-gap: 28px; font-size: 13px; padding: 12px 14px; }
+.settings div { display: flex; justify-content: space-between; gap: 12px; padding: 2px 0;
+                border-bottom: 1px solid var(--line); break-inside: avoid; }
+.settings div span:last-child { font-variant-numeric: tabular-nums; overflow-wrap: anywhere;
+                                text-align: right; }
+.settings .set span { font-weight: 600; }
+#tip { position: absolute; display: none; pointer-events: none; background: #1d2530; color: #fff;
+       font-size: 12px; line-height: 1.45; padding: 6px 9px; border-radius: 5px;
+       white-space: pre; z-index: 9; font-variant-numeric: tabular-nums; }
+)css";
+
+// The library's modules are in CommonJS form; this is all of a loader that they need.
+constexpr const char* kLoader = R"js(
+const loaded = {};
+function load(name) {
+  if (!(name in loaded)) {
+    loaded[name] = {};
+    modules[name](loaded[name], load, {});
+  }
+  return loaded[name];
+}
+const transforms = load("vega-dataflow").transforms;
+for (const name of ["vega-transforms", "vega-view-transforms", "vega-encode"])
+  Object.assign(transforms, load(name));
+)js";
+
+constexpr const char* kDraw = R"js(
+const look = {
+  axis: { labelColor: "#4a5563", titleColor: "#5b6673", titleFontWeight: "normal", labelFontSize: 11,
+          titleFontSize: 11, domainColor: "#c6ccd4", tickColor: "#c6ccd4", gridColor: "#e9edf1",
+          labelFont: "system-ui, sans-serif", titleFont: "system-ui, sans-serif", tickSize: 4 },
+  legend: { labelColor: "#4a5563", titleColor: "#5b6673", titleFontWeight: "normal",
+            labelFontSize: 11, titleFontSize: 11, titleFont: "system-ui, sans-serif",
+            labelFont: "system-ui, sans-serif" },
+};
+const tip = document.getElementById("tip");
+function show_tip(_handler, event, _item, value) {
+  if (!value) { tip.style.display = "none"; return; }
+  const { title, ...rest } = value;
+  tip.textContent = [title, ...Object.entries(rest).map(([k, v]) => k + "  " + v)].join("\n");
+  tip.style.display = "block";
+  const room = document.documentElement.clientWidth - tip.offsetWidth - 8;
+  tip.style.left = Math.max(4, Math.min(event.pageX + 14, room)) + "px";
+  tip.style.top = event.pageY + 14 + "px";
+}
+function report_error(figure, error) {
+  figure.dataset.state = "error";
+  const line = figure.appendChild(document.createElement("p"));
+  line.className = "error";
+  line.textContent = "This plot could not be drawn: " + error.message;
+}
+for (const figure of document.querySelectorAll("figure[data-state]")) {
+  try {
+    const spec = JSON.parse(figure.querySelector("script").textContent);
+    const view = new (load("vega-view").View)(load("vega-parser").parse(spec, look), {
+      renderer: figure.dataset.renderer, container: figure.querySelector(".plot"), hover: true,
+      tooltip: show_tip, logLevel: 1,
+    });
+    view.runAsync().then(() => { figure.dataset.state = "drawn"; },
+                         error => report_error(figure, error));
+  } catch (error) {
+    report_error(figure, error);
+  }
+}
+)js";
+
+// Every module that line plots and heat maps load; not the maps, forces and word clouds.
+constexpr struct {
+    const char* name;
+    const char* file;
+} kModules[] = {
+    {"vega-util", "vega-util.min.js"},
+    {"vega-time", "vega-time.min.js"},
+    {"vega-format", "vega-format.min.js"},
+    {"vega-loader", "vega-loader.min.js"},
+    {"vega-dataflow", "vega-dataflow.min.js"},
+    {"vega-statistics", "vega-statistics.min.js"},
+    {"vega-scale", "vega-scale.min.js"},
+    {"vega-canvas", "vega-canvas.min.js"},
+    {"vega-scenegraph", "vega-scenegraph.min.js"},
+    {"vega-expression", "vega-expression.min.js"},
+    {"vega-selections", "vega-selection.min.js"},
+    {"vega-functions", "vega-functions.min.js"},
+    {"vega-runtime", "vega-runtime.min.js"},
+    {"vega-event-selector", "vega-event-selector.min.js"},
+    {"vega-transforms", "vega-transforms.min.js"},
+    {"vega-view-transforms", "vega-view-transforms.min.js"},
+    {"vega-encode", "vega-encode.min.js"},
+    {"vega-parser", "vega-parser.min.js"},
+    {"vega-view", "vega-view.min.js"},
+};
+
+std::string escaped(const std::string& text) {
+    std::string out;
+    for (const char c : text) {
+        switch (c) {
+            case '&':
+                out += "&amp;";
+                break;
+            case '<':
+                out += "&lt;";
+                break;
+            case '>':
+                out += "&gt;";
+                break;
+            case '"':
+                out += "&quot;";
+                break;
+            default:
+                out += c;
+        }
+    }
+    return out;
+}
+
+// "</script>" inside would end the element that holds the JSON text.
+std::string inside_script(std::string json) {
+    for (std::size_t at = 0; (at = json.find('<', at)) != std::string::npos;) {
+        json.replace(at, 1, "\\u003c");
+    }
+    return json;
+}
+
+std::string modules_script(const std::string& directory) {
+    std::string out = "const modules = {};\n";
+    for (const auto& module : kModules) {
+        out += concat("modules[\"", module.name, "\"] = function (exports, require, module) {\n",
+                      read_file(directory + "/" + module.file), "\n};\n");
+    }
+    return out;
+}
+
+std::string figure_html(const Figure& figure) {
+    std::string keys;
+    for (const Figure::Key& key : figure.keys) {
+        keys += concat("<span><i class=\"", key.mark, "\" style=\"color:", key.color, "\"></i>",
+                       escaped(key.name), "</span>");
+    }
+    const std::string caption =
+        concat("<figcaption><b>", escaped(figure.title), "</b><span class=\"soft\">",
+               escaped(figure.subtitle), "</span>",
+               figure.note.empty() ? "" : "<div>" + escaped(figure.note) + "</div>",
+               keys.empty() ? "" : "<div class=\"keys\">" + keys + "</div>", "</figcaption>");
+    const char* size = figure.wide ? " class=\"wide\"" : "";
+    if (figure.spec.empty()) {
+        return concat("<figure", size, ">", caption,
+                      "<p class=\"soft\">Not recorded in this run.</p></figure>\n");
+    }
+    return concat("<figure", size, " data-state=\"waiting\" data-renderer=\"",
+                  figure.raster ? "canvas" : "svg", "\">", caption,
+                  "<div class=\"plot\"></div>\n<script type=\"application/json\">",
+                  inside_script(figure.spec), "</script></figure>\n");
+}
+
+}  // namespace
+
+std::string to_html(const ReportPage& page, const std::string& vega_directory) {
+    std::string body = concat("<h1>", escaped(page.title), "</h1>\n<div class=\"soft\">",
+                              escaped(page.subtitle), "</div>\n");
+    if (!page.facts.empty()) {
+        body += "<div class=\"facts\">\n";
+        for (const Fact& fact : page.facts) {
+            body += concat("<div><b>", escaped(fact.value), "</b><span>", escaped(fact.label),
+                           "</span></div>\n");
+        }
+        body += "</div>\n";
+    }
+    body += "<div class=\"plots\">\n";
+    for (const Figure& figure : page.figures) body += figure_html(figure);
+    body += "</div>\n";
+    if (!page.sample.empty()) {
+        body += concat("<h2>A sample of generated text</h2>\n<div class=\"card\"><pre>",
+                       escaped(page.sample), "</pre></div>\n");
+    }
+    body +=
+        "<h2>Configuration <span class=\"soft\">bold: not the default</span></h2>\n"
+        "<div class=\"card settings\">\n";
+    for (const Setting& setting : page.settings) {
+        const bool changed = setting.value != setting.standard;
+        body += concat("<div", changed ? " class=\"set\"" : "", "><span>", escaped(setting.path),
+                       "</span><span>", escaped(setting.value), "</span></div>\n");
+    }
+    body += "</div>\n";
+    return concat(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+        "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",
+        escaped(page.title), "</title>\n<style>", kStyle, "</style>\n</head>\n<body>\n<main>\n",
+        body, "</main>\n<div id=\"tip\"></div>\n<script>\n\"use strict\";\n",
+        modules_script(vega_directory), kLoader, kDraw, "</script>\n</body>\n</html>\n");
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,43 @@
+// The HTML of a report: everything inline, readable from a telephone's width up.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace evenkeel {
+
+struct Figure {
+    struct Key {
+        std::string name, color;
+        std::string mark;  // "line", "dashed" or "dot"
+    };
+    std::string title;
+    std::string subtitle;
+    std::string note;       // a sentence below the title, or ""
+    std::vector<Key> keys;  // legend
+    std::string spec;       // Vega, JSON; "": the run has no such numbers
+    bool wide = false;
+    bool raster = false;  // many cells: drawn on a canvas
+};
+
+struct Fact {
+    std::string value, label;
+};
+
+struct Setting {
+    std::string path, value, standard;
+};
+
+struct ReportPage {
+    std::string title;
+    std::string subtitle;
+    std::vector<Fact> facts;
+    std::vector<Figure> figures;
+    std::string sample;  // generated text, or ""
+    std::vector<Setting> settings;
+};
+
+// vega_directory: where the packaged modules are.
+std::string to_html(const ReportPage& page, const std::string& vega_directory);
+
+}  // namespace evenkeel

@@ -1,0 +1,288 @@
+#include "launch/report_plots.h"
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace evenkeel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Five digits are more than a plot can show, and keep the page small.
+Json rounded(double value) {
+    if (!std::isfinite(value)) return nullptr;
+    char text[32];
+    std::snprintf(text, sizeof text, "%.5g", value);
+    return std::strtod(text, nullptr);
+}
+
+Json signal(const std::string& expression) { return {{"signal", expression}}; }
+
+// What every plot shares: fills its container's width, redraws when the window changes.
+Json base_spec(int height) {
+    Json resize = {{"events", {{"source", "window"}, {"type", "resize"}}},
+                   {"update", "containerSize()[0]"}};
+    Json width = {{"name", "width"}, {"init", "containerSize()[0]"}, {"on", {resize}}};
+    return {{"$schema", "https://vega.github.io/schema/vega/v5.json"},
+            {"height", height},
+            {"autosize", {{"type", "fit"}, {"contains", "padding"}}},
+            {"padding", 2},
+            {"signals", {width}}};
+}
+
+Json step_axis() {
+    return {{"orient", "bottom"},
+            {"scale", "x"},
+            {"title", "step"},
+            {"format", ",d"},
+            {"grid", false},
+            {"labelOverlap", true},
+            {"tickCount", signal("ceil(width / 90)")}};
+}
+
+Json point_values(const std::vector<Point>& points) {
+    Json values = Json::array();
+    for (const Point& p : points) values.push_back({{"x", p.x}, {"y", rounded(p.y)}});
+    return values;
+}
+
+Json series_mark(const Series& series, const std::string& data) {
+    const Json x = {{"scale", "x"}, {"field", "x"}};
+    const Json y = {{"scale", "y"}, {"field", "y"}};
+    const Json color = {{"value", series.color}};
+    if (series.style == Series::Style::kPoints) {
+        return {{"type", "symbol"},
+                {"from", {{"data", data}}},
+                {"interactive", false},
+                {"encode",
+                 {{"update",
+                   {{"x", x},
+                    {"y", y},
+                    {"size", {{"value", 46}}},
+                    {"fill", color},
+                    {"stroke", {{"value", "white"}}}}}}}};
+    }
+    Json update = {{"x", x},
+                   {"y", y},
+                   {"defined", signal("isValid(datum.y)")},
+                   {"stroke", color},
+                   {"strokeWidth", {{"value", 1.8}}},
+                   {"strokeJoin", {{"value", "round"}}}};
+    if (series.style == Series::Style::kDashed) update["strokeDash"] = {{"value", {5, 4}}};
+    return {{"type", "line"},
+            {"from", {{"data", data}}},
+            {"interactive", false},
+            {"encode", {{"update", update}}}};
+}
+
+// An invisible band per point over the plot's whole height: the reader need not hit the line.
+Json hover_mark(const LinePlot& plot) {
+    const Series& first = plot.series.front();
+    const std::size_t count = std::max<std::size_t>(first.points.size(), 2);
+    const double half =
+        count > 1 && first.points.size() > 1
+            ? (first.points.back().x - first.points.front().x) / static_cast<double>(count - 1) / 2
+            : 0.5;
+    const std::string half_text = Json(half).dump();
+    Json update = {{"x", {{"scale", "x"}, {"signal", "datum.x - " + half_text}}},
+                   {"x2", {{"scale", "x"}, {"signal", "datum.x + " + half_text}}},
+                   {"y", {{"value", 0}}},
+                   {"y2", signal("height")},
+                   {"fill", {{"value", "transparent"}}},
+                   {"tooltip", signal("{title: 'step ' + format(datum.x, ',d'), '" + first.name +
+                                      "': format(datum.y, '" + plot.format + "')}")}};
+    return {{"type", "rect"},
+            {"from", {{"data", "series0"}}},
+            {"clip", true},
+            {"encode", {{"update", update}, {"hover", {{"fill", {{"value", "#0000000d"}}}}}}}};
+}
+
+// Splits n records into at most `limit` runs of equal length.
+std::size_t bin_length(std::size_t n, std::size_t limit) {
+    return std::max<std::size_t>(1, (n + limit - 1) / limit);
+}
+
+}  // namespace
+
+std::string line_plot_spec(const LinePlot& plot) {
+    Json spec = base_spec(230);
+    Json data = Json::array();
+    Json domain_x = Json::array();
+    Json domain_y = Json::array();
+    Json marks = Json::array();
+    for (std::size_t i = 0; i < plot.series.size(); ++i) {
+        const std::string name = "series" + std::to_string(i);
+        data.push_back({{"name", name}, {"values", point_values(plot.series[i].points)}});
+        domain_x.push_back({{"data", name}, {"field", "x"}});
+        domain_y.push_back({{"data", name}, {"field", "y"}});
+        marks.push_back(series_mark(plot.series[i], name));
+    }
+    marks.push_back(hover_mark(plot));
+    spec["data"] = data;
+    spec["scales"] = {{{"name", "x"},
+                       {"type", "linear"},
+                       {"range", "width"},
+                       {"domain", {{"fields", domain_x}}},
+                       {"zero", false}},
+                      {{"name", "y"},
+                       {"type", "linear"},
+                       {"range", "height"},
+                       {"domain", {{"fields", domain_y}}},
+                       {"nice", 5},
+                       {"zero", plot.from_zero}}};
+    spec["axes"] = {step_axis(),
+                    {{"orient", "left"},
+                     {"scale", "y"},
+                     {"tickCount", 5},
+                     {"grid", true},
+                     {"title", plot.unit},
+                     {"minExtent", 34}}};
+    spec["marks"] = marks;
+    return spec.dump();
+}
+
+std::string heat_map_spec(const HeatMap& map) {
+    const std::int64_t rows = map.layers * map.heads;
+    const int height = static_cast<int>(std::clamp<std::int64_t>(rows * 7, 150, 420));
+    Json values = Json::array();
+    const double last_width =
+        map.steps.size() > 1 ? map.steps.back() - map.steps[map.steps.size() - 2] : 1.0;
+    for (std::size_t c = 0; c < map.columns.size(); ++c) {
+        const double end =
+            c + 1 < map.steps.size() ? map.steps[c + 1] : map.steps.back() + last_width;
+        for (std::int64_t row = 0; row < rows; ++row) {
+            const Json v = rounded(map.columns[c][static_cast<std::size_t>(row)]);
+            if (v.is_null()) continue;
+            values.push_back({{"x", map.steps[c]}, {"e", end}, {"r", row}, {"v", v}});
+        }
+    }
+    Json layer_ticks = Json::array();
+    Json layer_starts = Json::array();
+    for (std::int64_t layer = 0; layer < map.layers; ++layer) {
+        const auto start = static_cast<double>(layer * map.heads);
+        layer_ticks.push_back(start + static_cast<double>(map.heads) / 2);
+        if (layer > 0) layer_starts.push_back({{"row", start}});
+    }
+    const std::string heads = std::to_string(map.heads);
+
+    Json spec = base_spec(height);
+    spec["data"] = {{{"name", "cells"}, {"values", values}},
+                    {{"name", "layers"}, {"values", layer_starts}}};
+    const double first = map.steps.empty() ? 0.0 : map.steps.front();
+    const double last = map.steps.empty() ? 1.0 : map.steps.back() + last_width;
+    spec["scales"] = {{{"name", "x"},
+                       {"type", "linear"},
+                       {"range", "width"},
+                       {"domain", {first, last}},
+                       {"zero", false}},
+                      {{"name", "y"},
+                       {"type", "linear"},
+                       {"range", "height"},
+                       {"reverse", true},
+                       {"domain", {0, rows}}},
+                      {{"name", "color"},
+                       {"type", "linear"},
+                       {"range", {{"scheme", "yellowgreenblue"}}},
+                       {"domain", {{"data", "cells"}, {"field", "v"}}},
+                       {"zero", false}}};
+    spec["axes"] = {
+        step_axis(),
+        {{"orient", "left"},
+         {"scale", "y"},
+         {"values", layer_ticks},
+         {"ticks", false},
+         {"labelOverlap", true},
+         {"minExtent", 34},
+         {"encode",
+          {{"labels",
+            {{"update", {{"text", signal("'layer ' + floor(datum.value / " + heads + ")")}}}}}}}}};
+    spec["legends"] = {{{"fill", "color"},
+                        {"type", "gradient"},
+                        {"orient", "top"},
+                        {"direction", "horizontal"},
+                        {"gradientLength", 180},
+                        {"gradientThickness", 10},
+                        {"title", map.unit},
+                        {"titleOrient", "left"},
+                        {"tickCount", 4}}};
+    const std::string tooltip = "{title: 'step ' + format(datum.x, ',d'), layer: floor(datum.r / " +
+                                heads + "), head: datum.r % " + heads +
+                                ", value: format(datum.v, '" + map.format + "')}";
+    spec["marks"] = {{{"type", "rect"},
+                      {"from", {{"data", "cells"}}},
+                      {"encode",
+                       {{"update",
+                         {{"x", {{"scale", "x"}, {"field", "x"}}},
+                          {"x2", {{"scale", "x"}, {"field", "e"}, {"offset", 0.5}}},
+                          {"y", {{"scale", "y"}, {"field", "r"}}},
+                          {"y2", {{"scale", "y"}, {"signal", "datum.r + 1"}, {"offset", 0.5}}},
+                          {"fill", {{"scale", "color"}, {"field", "v"}}},
+                          {"tooltip", signal(tooltip)}}}}}},
+                     {{"type", "rule"},
+                      {"from", {{"data", "layers"}}},
+                      {"interactive", false},
+                      {"encode",
+                       {{"update",
+                         {{"x", {{"value", 0}}},
+                          {"x2", signal("width")},
+                          {"y", {{"scale", "y"}, {"field", "row"}}},
+                          {"stroke", {{"value", "white"}}},
+                          {"strokeWidth", {{"value", 1.5}}}}}}}}};
+    return spec.dump();
+}
+
+std::vector<Point> scalar_points(const std::vector<MetricRecord>& records,
+                                 const std::string& name,
+                                 std::size_t limit) {
+    std::vector<Point> all;
+    for (const MetricRecord& record : records) {
+        for (const auto& [key, value] : record.scalars) {
+            if (key == name) all.push_back({static_cast<double>(record.step), value});
+        }
+    }
+    const std::size_t length = bin_length(all.size(), limit);
+    std::vector<Point> points;
+    for (std::size_t begin = 0; begin < all.size(); begin += length) {
+        const std::size_t end = std::min(begin + length, all.size());
+        Point mean{0.0, 0.0};
+        for (std::size_t i = begin; i < end; ++i) {
+            mean.x += all[i].x / static_cast<double>(end - begin);
+            mean.y += all[i].y / static_cast<double>(end - begin);
+        }
+        points.push_back(mean);
+    }
+    return points;
+}
+
+HeatMap table_map(const std::vector<MetricRecord>& records,
+                  const std::string& name,
+                  bool lowest,
+                  std::size_t limit) {
+    HeatMap map;
+    std::vector<std::pair<double, const MetricTable*>> tables;
+    for (const MetricRecord& record : records) {
+        for (const MetricTable& table : record.tables) {
+            if (table.name == name) tables.emplace_back(record.step, &table);
+        }
+    }
+    if (tables.empty()) return map;
+    map.layers = tables.front().second->rows;
+    map.heads = tables.front().second->columns;
+    const std::size_t length = bin_length(tables.size(), limit);
+    for (std::size_t begin = 0; begin < tables.size(); begin += length) {
+        std::vector<float> column = tables[begin].second->values;
+        for (std::size_t i = begin + 1; i < std::min(begin + length, tables.size()); ++i) {
+            const std::vector<float>& values = tables[i].second->values;
+            for (std::size_t k = 0; k < std::min(column.size(), values.size()); ++k) {
+                column[k] =
+                    lowest ? std::min(column[k], values[k]) : std::max(column[k], values[k]);
+            }
+        }
+        map.steps.push_back(tables[begin].first);
+        map.columns.push_back(std::move(column));
+    }
+    return map;
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,100 @@
+#include "launch/run_config.h"
+
+#include <nlohmann/json.hpp>
+
+#include "framework/checkpoint.h"
+#include "launch/commands.h"
+
+namespace evenkeel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+constexpr std::size_t kLogColumns = 100;
+
+void append_section(const std::string& path, const Json& section, std::string& text) {
+    std::string line = path;
+    line.resize(std::max<std::size_t>(line.size() + 1, 26), ' ');
+    const std::size_t indent = line.size();
+    bool has_values = false;
+    for (const auto& [key, value] : section.items()) {
+        if (value.is_object()) continue;
+        const std::string item =
+            key + "=" + (value.is_string() ? value.get<std::string>() : value.dump());
+        if (has_values && line.size() + 1 + item.size() > kLogColumns) {
+            text += line + "\n";
+            line = std::string(indent, ' ');
+            has_values = false;
+        }
+        line += (has_values ? " " : "") + item;
+        has_values = true;
+    }
+    if (has_values) text += line + "\n";
+    for (const auto& [key, value] : section.items()) {
+        if (value.is_object()) append_section(path.empty() ? key : path + "." + key, value, text);
+    }
+}
+
+void check_ranks(const ParallelConfig& parallel, int world_size) {
+    const auto code = ErrorCode::kConfig;
+    EVENKEEL_CHECK_CODE(parallel.tensor_parallel >= 1, code, "config",
+                        "parallel.tensor_parallel: got ", parallel.tensor_parallel,
+                        ", want 1 or more");
+    EVENKEEL_CHECK_CODE(parallel.data_parallel >= 0, code, "config", "parallel.data_parallel: got ",
+                        parallel.data_parallel, ", want 0 or more");
+    const std::int64_t want =
+        parallel.tensor_parallel * std::max<std::int64_t>(parallel.data_parallel, 1);
+    const bool fits = parallel.data_parallel > 0 ? want == world_size : world_size % want == 0;
+    EVENKEEL_CHECK_CODE(fits, code, "config", "number of ranks: got ", world_size, ", want ",
+                        parallel.data_parallel > 0 ? "" : "a multiple of ", want,
+                        " (parallel.tensor_parallel=", parallel.tensor_parallel,
+                        " parallel.data_parallel=", parallel.data_parallel, "); start ", want,
+                        " ranks: mpirun -np ", want, " evenkeel ...");
+}
+
+}  // namespace
+
+void RunConfig::visit_fields(ConfigVisitor& v) {
+    v.section("model", model, "the decoder");
+    v.section("data", data, "the text");
+    v.section("trainer", trainer, "the training loop");
+    v.section("schedule", schedule, "the learning rate");
+    v.section("optimizer", optimizer, "AdamW");
+    v.section("parallel", parallel, "how ranks share the work");
+}
+
+void RunConfig::validate(int world_size) const {
+    const auto code = ErrorCode::kConfig;
+    check_ranks(parallel, world_size);
+    model.validate(parallel.tensor_parallel);
+    trainer.validate(static_cast<int>(world_size / parallel.tensor_parallel));
+    EVENKEEL_CHECK_CODE(trainer.seq_len <= model.max_seq_len, code, "config",
+                        "trainer.seq_len: got ", trainer.seq_len,
+                        ", want at most model.max_seq_len=", model.max_seq_len);
+    EVENKEEL_CHECK_CODE(model.vocab_size >= 256, code, "config", "model.vocab_size: got ",
+                        model.vocab_size, ", want 256 or more (every byte is a token)");
+    EVENKEEL_CHECK_CODE(!data.path.empty(), code, "config",
+                        "data.path: got \"\", want a text file or a directory of text files");
+}
+
+RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides) {
+    RunConfig config;
+    load_config([&](ConfigVisitor& v) { config.visit_fields(v); }, path, overrides);
+    return config;
+}
+
+std::string to_json(RunConfig& config) {
+    return to_json([&](ConfigVisitor& v) { config.visit_fields(v); });
+}
+
+std::string compact_text(RunConfig& config) {
+    std::string text;
+    append_section("", Json::parse(to_json(config)), text);
+    return text;
+}
+
+std::string config_table() {
+    RunConfig config;
+    return to_markdown([&](ConfigVisitor& v) { config.visit_fields(v); });
+}
+
+}  // namespace evenkeel

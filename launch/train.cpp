@@ -1,0 +1,95 @@
+// evenkeel train: from a configuration file to a trained model, its numbers and its report.
+#include <omp.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "framework/checkpoint.h"
+#include "framework/log.h"
+#include "launch/commands.h"
+#include "launch/report.h"
+#include "launch/saved_run.h"
+#include "model/generate.h"
+
+namespace evenkeel {
+namespace {
+
+std::string describe(const RunConfig& config, const ProcessGrid& grid, const ByteDataset& data) {
+    const AttentionConfig& attention = config.model.attention;
+    return concat("model   ", grouped(parameter_count(config.model)), " parameters, ",
+                  config.model.num_layers, " layers, ", attention.num_heads, " query and ",
+                  attention.num_kv_heads, " key/value heads of ", attention.head_dim, ", ",
+                  config.model.type == ComputeType::kBf16 ? "bf16" : "fp32", "\nranks   ",
+                  grid.world().size(), " (tensor parallel ", grid.tp_size(), " x data parallel ",
+                  grid.dp_size(), "), ", omp_get_max_threads(), " thread(s) each, cpu\ntext    ",
+                  grouped(data.train_bytes()), " bytes to train on, ",
+                  grouped(data.validation_bytes()), " held out");
+}
+
+void print_outcome(const TrainResult& result, const ByteDataset& data, const std::string& sample) {
+    log_info(concat("\nvalidation loss  ", format("%.4f", result.validation_loss),
+                    " nats/byte\nbigram entropy   ", format("%.4f", data.bigram_entropy()),
+                    " nats/byte of the same text\nunigram entropy  ",
+                    format("%.4f", data.unigram_entropy()), " nats/byte\n\nsample\n",
+                    printable(sample), "\n"));
+}
+
+// What report, and people, want to know of a finished run beyond its metrics.
+void write_summary(const RunConfig& config,
+                   const ProcessGrid& grid,
+                   const TrainResult& result,
+                   const ByteDataset& data,
+                   const std::string& sample) {
+    nlohmann::ordered_json summary;
+    summary["steps"] = result.steps;
+    summary["parameters"] = parameter_count(config.model);
+    summary["ranks"] = grid.world().size();
+    summary["threads_per_rank"] = omp_get_max_threads();
+    summary["tokens_per_second"] = result.tokens_per_second;
+    summary["train_bytes"] = data.train_bytes();
+    summary["validation_bytes"] = data.validation_bytes();
+    summary["validation_loss"] = result.validation_loss;
+    summary["unigram_entropy"] = data.unigram_entropy();
+    summary["bigram_entropy"] = data.bigram_entropy();
+    summary["sample"] = printable(sample);
+    write_file_atomically(config.trainer.run_dir + "/summary.json", summary.dump(2) + "\n");
+}
+
+void write_run_report(const std::string& run) {
+    if (find_vega().empty()) {
+        log_warning(concat("no report: ", kVegaMissing));
+        return;
+    }
+    log_info("report      " + std::filesystem::absolute(write_report({run, "", ""})).string());
+}
+
+}  // namespace
+
+void run_train(const TrainCommand& command, Communicator& world) {
+    RunConfig config = load_run_config(command.config, command.overrides);
+    config.validate(world.size());
+    log_info(compact_text(config));
+
+    const ProcessGrid grid(world, config.parallel);
+    const ByteDataset data(config.data, config.trainer.seq_len);
+    LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
+    log_info(describe(config, grid, data) + "\n");
+
+    const TrainResult result =
+        train(model, data, config.trainer, config.schedule, config.optimizer, to_json(config));
+    log_info("checkpoint  " + result.checkpoint);
+    const std::int64_t stop = config.trainer.stop_at_step;
+    if (stop > 0 && stop < config.trainer.steps) {
+        log_info(concat("stopped at step ", stop, " of ", config.trainer.steps,
+                        "; go on with --set trainer.resume=true --set trainer.stop_at_step=0"));
+        return;
+    }
+
+    const std::string sample = generate(model, "", {.tokens = 300});
+    if (!model.is_main_rank()) return;
+    print_outcome(result, data, sample);
+    write_summary(config, grid, result, data, sample);
+    write_run_report(config.trainer.run_dir);
+}
+
+}  // namespace evenkeel

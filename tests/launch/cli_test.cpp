@@ -1,0 +1,223 @@
+// The program from outside: help, results as JSON, and one clear message with the right status for
+// whatever is wrong with what it is given.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "framework/checkpoint.h"
+#include "tests/launch/command_line.h"
+
+namespace evenkeel::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// What train, or any command, says when it refuses.
+struct Refusal {
+    int status;
+    std::vector<std::string> words;
+};
+
+void expect_refusal(const Outcome& outcome, const Refusal& refusal) {
+    EXPECT_EQ(outcome.status, refusal.status) << outcome.output;
+    for (const std::string& word : refusal.words) {
+        EXPECT_NE(outcome.output.find(word), std::string::npos)
+            << "\"" << word << "\" is not in: " << outcome.output;
+    }
+}
+
+std::string checkpoint_of(const TinyRun& tiny, int step) {
+    return tiny.run + "/checkpoints/step_0000000" + std::to_string(step);
+}
+
+class CommandTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CommandTest, HelpShowsExamples) {
+    const Outcome outcome = run_evenkeel(std::string(GetParam()) + " --help");
+    EXPECT_EQ(outcome.status, 0);
+    EXPECT_NE(outcome.output.find("Examples:"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find(std::string("evenkeel ") + GetParam()), std::string::npos);
+}
+
+INSTANTIATE_TEST_SUITE_P(All,
+                         CommandTest,
+                         ::testing::Values("train", "eval", "sample", "inspect", "report", "bench"),
+                         [](const auto& test) { return std::string(test.param); });
+
+TEST(CliTest, BadUsageIsStatusTwo) {
+    EXPECT_EQ(run_evenkeel("").status, 2);
+    EXPECT_EQ(run_evenkeel("tarin").status, 2);
+    EXPECT_EQ(run_evenkeel("train").status, 2);
+    EXPECT_EQ(run_evenkeel("eval --nonsense x").status, 2);
+    EXPECT_EQ(run_evenkeel("bench --only nonsense").status, 2);
+}
+
+TEST(CliTest, MisspeltKeyNamesTheNearest) {
+    const TinyRun tiny;
+    expect_refusal(run_evenkeel(tiny.train("--set model.attention.num_head=4")),
+                   {2, {"num_head", "num_heads"}});
+    const std::string config = tiny.scratch.write("bad.json", R"({"trainer": {"step": 5}})");
+    expect_refusal(run_evenkeel("train --config " + config), {2, {"bad.json", "step", "steps"}});
+}
+
+TEST(CliTest, WrongTypeNamesTheKey) {
+    const TinyRun tiny;
+    expect_refusal(run_evenkeel(tiny.train("--set trainer.steps=many")),
+                   {2, {"trainer.steps", "many"}});
+}
+
+TEST(CliTest, MissingConfigurationIsNamed) {
+    expect_refusal(run_evenkeel("train --config /nowhere.json"), {1, {"/nowhere.json"}});
+}
+
+TEST(CliTest, UnworkableModelNamesTheKey) {
+    const TinyRun tiny;
+    expect_refusal(run_evenkeel(tiny.train("--set model.attention.num_kv_heads=3")),
+                   {2, {"num_kv_heads"}});
+    expect_refusal(run_evenkeel(tiny.train("--set model.attention.head_dim=31")),
+                   {2, {"head_dim"}});
+}
+
+TEST(CliTest, UnusableTextNamesThePath) {
+    const TinyRun tiny;
+    const auto train_on = [&](const std::string& path) {
+        return run_evenkeel(tiny.train("--set data.path=" + path));
+    };
+    expect_refusal(train_on(tiny.scratch.path("missing.txt")), {2, {"data.path", "missing.txt"}});
+    expect_refusal(train_on(tiny.scratch.write("empty.txt", "")), {2, {"data.path", "empty.txt"}});
+    expect_refusal(train_on(tiny.scratch.write("zeros.bin", std::string(9999, '\0'))),
+                   {2, {"data.path", "zeros.bin"}});
+    expect_refusal(train_on(tiny.scratch.write("short.txt", "too short")),
+                   {2, {"data.path", "short.txt"}});
+    EXPECT_FALSE(fs::exists(tiny.run));
+}
+
+TEST(CliTest, UnreadableTextNamesThePath) {
+    if (::geteuid() == 0) GTEST_SKIP() << "root reads everything";
+    const TinyRun tiny;
+    fs::permissions(tiny.text, fs::perms::none);
+    expect_refusal(run_evenkeel(tiny.train()), {1, {"text.txt"}});
+}
+
+TEST(CliTest, WrongNumberOfRanksSaysHowManyToStart) {
+    const TinyRun tiny;
+    expect_refusal(run_evenkeel(tiny.train("--set parallel.tensor_parallel=2")),
+                   {2, {"mpirun -np 2"}});
+}
+
+TEST(CliTest, EvalRefusesACheckpointOfAnotherModel) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
+    const Outcome narrower = run_evenkeel("eval " + tiny.run + " --set model.width=16");
+    EXPECT_TRUE(narrower.status == 1 || narrower.status == 2) << narrower.output;
+    EXPECT_NE(narrower.output.find("width"), std::string::npos) << narrower.output;
+    const Outcome shallower = run_evenkeel("eval " + tiny.run + " --set model.num_layers=1");
+    EXPECT_TRUE(shallower.status == 1 || shallower.status == 2) << shallower.output;
+    expect_refusal(run_evenkeel(tiny.train("--set trainer.resume=true --set model.num_layers=1")),
+                   {2, {"num_layers", "another model"}});
+}
+
+TEST(CliTest, TruncatedCheckpointIsNamedAndOthersStayUsable) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train("--set trainer.checkpoint_interval=2")).status, 0);
+    const std::string file = checkpoint_of(tiny, 4) + "/model.safetensors";
+    fs::resize_file(file, fs::file_size(file) - 100);
+    for (const char* command : {"eval ", "sample ", "inspect "}) {
+        expect_refusal(run_evenkeel(command + tiny.run), {1, {"model.safetensors"}});
+    }
+    EXPECT_EQ(run_evenkeel("eval " + checkpoint_of(tiny, 2)).status, 0);
+}
+
+TEST(CliTest, LyingSafetensorsFileIsNamed) {
+    const ScratchDirectory scratch;
+    const std::string header =
+        R"({"w":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}})";
+    std::string bytes(8, '\0');
+    bytes[0] = static_cast<char>(header.size());
+    const std::string file = scratch.write("lie.safetensors", bytes + header + "abcd");
+    expect_refusal(run_evenkeel("inspect " + file), {1, {"lie.safetensors"}});
+}
+
+TEST(CliTest, FullDiskLeavesEarlierCheckpointsIntact) {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount a small file system";
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train("--set trainer.checkpoint_interval=2 "
+                                      "--set trainer.stop_at_step=2"))
+                  .status,
+              0);
+    std::uintmax_t checkpoint_bytes = 0;
+    for (const auto& file : fs::directory_iterator(checkpoint_of(tiny, 2))) {
+        checkpoint_bytes += fs::file_size(file);
+    }
+    // Room for that checkpoint and half of the next one.
+    const std::string disk = tiny.scratch.path("disk");
+    fs::create_directory(disk);
+    const std::string size = "size=" + std::to_string(checkpoint_bytes * 3 / 2 + (64 << 10));
+    if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, size.c_str()) != 0) {
+        GTEST_SKIP() << "may not mount a file system here";
+    }
+    const std::string run = disk + "/run";
+    const Outcome outcome =
+        run_evenkeel(tiny.train("--set trainer.checkpoint_interval=2 "
+                                "--set trainer.run_dir=" +
+                                run));
+    const Outcome kept = run_evenkeel("eval " + run + "/checkpoints/step_00000002");
+    const bool incomplete_exists = fs::exists(run + "/checkpoints/step_00000004");
+    ::umount2(disk.c_str(), MNT_DETACH);
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_NE(outcome.output.find(disk), std::string::npos) << outcome.output;
+    EXPECT_EQ(kept.status, 0) << kept.output;
+    EXPECT_FALSE(incomplete_exists);
+}
+
+TEST(CliTest, TrainEvalInspectSampleAndReportWorkTogether) {
+    const TinyRun tiny;
+    const Outcome trained = run_evenkeel(tiny.train());
+    ASSERT_EQ(trained.status, 0) << trained.output;
+    for (const char* word :
+         {"parameters", "validation loss", "unigram entropy", "bigram entropy", "sample"}) {
+        EXPECT_NE(trained.output.find(word), std::string::npos) << trained.output;
+    }
+
+    const Outcome evaluated = run_evenkeel("eval " + tiny.run + " --json");
+    ASSERT_EQ(evaluated.status, 0) << evaluated.output;
+    const Json eval = Json::parse(evaluated.output);
+    EXPECT_EQ(eval.at("step"), 4);
+    const Json summary = Json::parse(read_file(tiny.run + "/summary.json"));
+    EXPECT_NEAR(eval.at("validation_loss").get<double>(),
+                summary.at("validation_loss").get<double>(), 1e-9);
+
+    const Outcome inspected = run_evenkeel("inspect " + tiny.run + " --json");
+    ASSERT_EQ(inspected.status, 0) << inspected.output;
+    const Json files = Json::parse(inspected.output).at("files");
+    std::int64_t model_elements = 0;
+    for (const Json& file : files) {
+        const std::string name = fs::path(file.at("path").get<std::string>()).filename();
+        if (name == "model.safetensors") model_elements = file.at("elements");
+        EXPECT_FALSE(file.at("tensors").empty());
+    }
+    EXPECT_EQ(model_elements, summary.at("parameters").get<std::int64_t>());
+    EXPECT_EQ(run_evenkeel("inspect " + tiny.run).status, 0);
+
+    const std::string sample = "sample " + tiny.run + " --prompt Even --tokens 20 --seed 3";
+    const Outcome first = run_evenkeel(sample);
+    ASSERT_EQ(first.status, 0) << first.output;
+    EXPECT_EQ(first.output.rfind("Even", 0), 0u) << first.output;
+    EXPECT_EQ(run_evenkeel(sample).output, first.output);
+}
+
+TEST(CliTest, RunIsNotOverwrittenButGoesOnWhenAsked) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train("--set trainer.stop_at_step=2")).status, 0);
+    expect_refusal(run_evenkeel(tiny.train()), {2, {"trainer.run_dir", "trainer.resume"}});
+    const Outcome resumed = run_evenkeel(tiny.train("--set trainer.resume=true"));
+    EXPECT_EQ(resumed.status, 0) << resumed.output;
+    EXPECT_TRUE(fs::exists(checkpoint_of(tiny, 4)));
+}
+
+}  // namespace
+}  // namespace evenkeel::test

@@ -1,0 +1,84 @@
+// The program under mpirun: one rank's trouble ends all ranks, with one message.
+#include <gtest/gtest.h>
+
+#include "tests/launch/command_line.h"
+
+namespace evenkeel::test {
+namespace {
+
+Outcome run_ranks(const std::string& arguments) {
+    return run_command(
+        "OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+        "OMPI_MCA_rmaps_base_oversubscribe=1 " EVENKEEL_MPIEXEC " " +
+        arguments);
+}
+
+std::size_t count(const std::string& text, const std::string& what) {
+    std::size_t n = 0;
+    for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size())
+        ++n;
+    return n;
+}
+
+TEST(RanksTest, TwoRanksTrainLikeOne) {
+    const TinyRun tiny;
+    const std::string settings = "--set model.type=fp32 --set trainer.run_dir=";
+    const std::string one = tiny.scratch.path("one"), two = tiny.scratch.path("two");
+    ASSERT_EQ(run_evenkeel(tiny.train(settings + one)).status, 0);
+    const Outcome outcome =
+        run_ranks("-np 2 " EVENKEEL_PROGRAM " " +
+                  tiny.train(settings + two + " --set parallel.tensor_parallel=2"));
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_EQ(count(outcome.output, "validation loss  "), 1u) << outcome.output;
+    const Outcome report = run_evenkeel("report " + two + " --compare " + one);
+    const std::string words = "largest relative difference over 4 steps: ";
+    const std::size_t at = report.output.find(words);
+    ASSERT_NE(at, std::string::npos) << report.output;
+    EXPECT_LT(std::stod(report.output.substr(at + words.size())), 1e-5) << report.output;
+}
+
+TEST(RanksTest, BadConfigurationIsSaidOnce) {
+    const TinyRun tiny;
+    const Outcome outcome =
+        run_ranks("-np 2 " EVENKEEL_PROGRAM " " + tiny.train("--set trainer.stepz=4"));
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_EQ(count(outcome.output, "stepz"), 1u) << outcome.output;
+}
+
+TEST(RanksTest, HeadsThatRanksCannotShareEndAllRanks) {
+    const TinyRun tiny;
+    const Outcome outcome =
+        run_ranks("-np 3 " EVENKEEL_PROGRAM " " +
+                  tiny.train("--set parallel.tensor_parallel=3 --set model.vocab_size=258 "
+                             "--set model.feed_forward_width=96"));
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("num_heads"), std::string::npos) << outcome.output;
+}
+
+TEST(RanksTest, OneFailingRankEndsTheOther) {
+    const TinyRun tiny;
+    const std::string good = tiny.train("--set parallel.tensor_parallel=2");
+    const Outcome outcome = run_ranks("-np 1 " EVENKEEL_PROGRAM " " + good + " : -np 1 " +
+                                      EVENKEEL_PROGRAM " " + good + " --set data.path=/nowhere");
+    EXPECT_NE(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.status, 124) << "the ranks hung: " << outcome.output;
+    EXPECT_NE(outcome.output.find("/nowhere"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("rank 1"), std::string::npos) << outcome.output;
+}
+
+TEST(RanksTest, WrongNumberOfRanksSaysHowManyToStart) {
+    const TinyRun tiny;
+    const Outcome outcome =
+        run_ranks("-np 3 " EVENKEEL_PROGRAM " " + tiny.train("--set parallel.tensor_parallel=2"));
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("mpirun -np 2"), std::string::npos) << outcome.output;
+}
+
+TEST(RanksTest, UsageErrorIsSaidOnce) {
+    const Outcome outcome = run_ranks("-np 2 " EVENKEEL_PROGRAM " train --nonsense");
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_EQ(count(outcome.output, "--nonsense"), 1u) << outcome.output;
+}
+
+}  // namespace
+}  // namespace evenkeel::test

@@ -1,0 +1,128 @@
+#include "launch/run_config.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "framework/checkpoint.h"
+#include "launch/commands.h"
+
+namespace evenkeel {
+namespace {
+
+namespace fs = std::filesystem;
+const std::string kConfigs = std::string(EVENKEEL_SOURCE_DIR) + "/configs";
+
+// The message of the error that validation gives; "" when there is none.
+std::string complaint(const RunConfig& config, int ranks) {
+    try {
+        config.validate(ranks);
+        return "";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kConfig) << error.what();
+        return error.what();
+    }
+}
+
+RunConfig valid_config() {
+    RunConfig config;
+    config.data.path = "text";
+    return config;
+}
+
+TEST(RunConfigTest, EveryConfigurationInConfigsIsValid) {
+    int count = 0;
+    for (const auto& entry : fs::directory_iterator(kConfigs)) {
+        if (entry.path().extension() != ".json") continue;
+        SCOPED_TRACE(entry.path());
+        const RunConfig config = load_run_config(entry.path().string(), {});
+        const auto ranks = config.parallel.tensor_parallel *
+                           std::max<std::int64_t>(config.parallel.data_parallel, 1);
+        EXPECT_EQ(complaint(config, static_cast<int>(ranks)), "");
+        // The first line says what it needs where one machine is not enough.
+        const std::string text = read_file(entry.path().string());
+        EXPECT_EQ(text.rfind("// ", 0), 0u);
+        if (ranks > 2) {
+            EXPECT_NE(text.find("Needs " + std::to_string(ranks)), std::string::npos);
+        }
+        ++count;
+    }
+    EXPECT_GE(count, 4);
+}
+
+TEST(RunConfigTest, QuickstartHasThreeToSixMillionParametersInGroups) {
+    const RunConfig config = load_run_config(kConfigs + "/quickstart.json", {});
+    EXPECT_GE(parameter_count(config.model), 3'000'000);
+    EXPECT_LE(parameter_count(config.model), 6'000'000);
+    EXPECT_GT(config.model.attention.num_heads, config.model.attention.num_kv_heads);
+    EXPECT_EQ(config.parallel.tensor_parallel, 2);
+    EXPECT_EQ(config.model.type, ComputeType::kBf16);
+}
+
+TEST(RunConfigTest, TableInConfigsReadmeIsUpToDate) {
+    const std::string readme = read_file(kConfigs + "/README.md");
+    EXPECT_NE(readme.find(config_table()), std::string::npos)
+        << "configs/README.md is out of date; its table must be what this prints:\n"
+        << "  evenkeel train --print-config-table";
+}
+
+TEST(RunConfigTest, SavedConfigurationReadsBackEqual) {
+    RunConfig config = load_run_config(kConfigs + "/quickstart.json", {"trainer.seed=7"});
+    RunConfig back;
+    parse_config([&](ConfigVisitor& v) { back.visit_fields(v); }, to_json(config), "test");
+    EXPECT_EQ(differing_paths([&](ConfigVisitor& v) { config.visit_fields(v); },
+                              [&](ConfigVisitor& v) { back.visit_fields(v); }),
+              std::vector<std::string>{});
+    EXPECT_EQ(back.trainer.seed, 7);
+}
+
+TEST(RunConfigTest, CompactTextShowsEverySettingOnce) {
+    RunConfig config = valid_config();
+    const std::string text = compact_text(config);
+    EXPECT_NE(text.find("model.attention.qk_norm"), std::string::npos) << text;
+    EXPECT_NE(text.find(" num_kv_heads=4"), std::string::npos) << text;
+    EXPECT_NE(text.find("path=text"), std::string::npos) << text;
+}
+
+TEST(RunConfigTest, AcceptsAnyMultipleOfTheTensorParallelSize) {
+    RunConfig config = valid_config();
+    config.parallel.tensor_parallel = 2;
+    config.trainer.batch_size = 64;
+    EXPECT_EQ(complaint(config, 2), "");
+    EXPECT_EQ(complaint(config, 4), "");
+}
+
+TEST(RunConfigTest, RejectsTheWrongNumberOfRanks) {
+    RunConfig config = valid_config();
+    config.parallel.tensor_parallel = 2;
+    EXPECT_NE(complaint(config, 3).find("mpirun -np 2"), std::string::npos);
+    config.parallel.data_parallel = 2;
+    EXPECT_NE(complaint(config, 2).find("mpirun -np 4"), std::string::npos);
+}
+
+TEST(RunConfigTest, RejectsHeadsThatRanksCannotShare) {
+    RunConfig config = valid_config();
+    config.parallel.tensor_parallel = 3;
+    config.model.vocab_size = 258;
+    config.model.feed_forward_width = 300;
+    EXPECT_NE(complaint(config, 3).find("num_heads"), std::string::npos);
+}
+
+TEST(RunConfigTest, RejectsOddHeadWidth) {
+    RunConfig config = valid_config();
+    config.model.attention.head_dim = 33;
+    EXPECT_NE(complaint(config, 1).find("head_dim"), std::string::npos);
+}
+
+TEST(RunConfigTest, RejectsSequencesLongerThanTheModels) {
+    RunConfig config = valid_config();
+    config.trainer.seq_len = config.model.max_seq_len + 1;
+    EXPECT_NE(complaint(config, 1).find("trainer.seq_len"), std::string::npos);
+}
+
+TEST(RunConfigTest, RejectsAMissingTextPath) {
+    EXPECT_NE(complaint(RunConfig(), 1).find("data.path"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace evenkeel
