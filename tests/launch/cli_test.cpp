@@ -71,7 +71,7 @@ TEST(CliTest, WrongTypeNamesTheKey) {
 }
 
 TEST(CliTest, MissingConfigurationIsNamed) {
-    expect_refusal(run_evenkeel("train --config /nowhere.json"), {1, {"/nowhere.json"}});
+    expect_refusal(run_evenkeel("train --config /nowhere.json"), {2, {"/nowhere.json"}});
 }
 
 TEST(CliTest, UnworkableModelNamesTheKey) {
