@@ -5,6 +5,8 @@
 #include <cstring>
 #include <vector>
 
+#include "parallel/reduce_rows.h"
+
 namespace evenkeel {
 namespace {
 
@@ -53,25 +55,15 @@ void reduce_over(Communicator& group,
 // Partial sums of blocks of fixed size, so that the result does not depend on the number of threads.
 double sum_of_squares(const Tensor& tensor) {
     constexpr std::int64_t kBlock = 1 << 14;
-    constexpr int kLanes = 8;  // independent sums: a vector register of doubles
     const float* values = tensor.data<float>();
     const std::int64_t count = tensor.numel(), blocks = (count + kBlock - 1) / kBlock;
     std::vector<double> partial(static_cast<std::size_t>(blocks));
+    const auto row_sum = EVENKEEL_FOR_CURRENT_ISA(row_sum_of_squares);
 #pragma omp parallel for
     for (std::int64_t block = 0; block < blocks; ++block) {
-        const std::int64_t begin = block * kBlock, end = std::min(count, begin + kBlock);
-        double lanes[kLanes] = {};
-        std::int64_t i = begin;
-        for (; i + kLanes <= end; i += kLanes) {
-            for (int lane = 0; lane < kLanes; ++lane) {
-                const double value = values[i + lane];
-                lanes[lane] += value * value;
-            }
-        }
-        double sum = 0;
-        for (; i < end; ++i) sum += static_cast<double>(values[i]) * values[i];
-        for (double lane : lanes) sum += lane;
-        partial[static_cast<std::size_t>(block)] = sum;
+        const std::int64_t begin = block * kBlock;
+        partial[static_cast<std::size_t>(block)] =
+            row_sum(values + begin, std::min(kBlock, count - begin));
     }
     double sum = 0;
     for (double value : partial) sum += value;

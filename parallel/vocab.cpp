@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
 
-#include "framework/convert.h"
 #include "framework/dispatch.h"
 #include "parallel/tensor_reduce.h"
-#include "parallel/vocab_kernels.h"
+#include "parallel/vocab_rows.h"
 
 namespace evenkeel {
 namespace {
@@ -31,19 +29,25 @@ void check_tokens(const char* op,
     }
 }
 
-// A row of logits as fp32: where it is, or widened into scratch.
-const float* as_fp32(const float* row, std::vector<float>&, std::int64_t) { return row; }
-const float* as_fp32(const bfloat16* row, std::vector<float>& scratch, std::int64_t count) {
-    scratch.resize(static_cast<std::size_t>(count));
-    widen(row, scratch.data(), count);
-    return scratch.data();
-}
-
 // Logits seen as rows of the local vocabulary.
 struct LogitRows {
     std::int64_t count, width, stride;
+    bool bf16;
     std::int64_t vocab_begin;  // first global token of this rank
 
+    LogitRows(const ProcessGrid& grid, const Tensor& logits)
+        : count(logits.size(0) * logits.size(1)),
+          width(logits.size(2)),
+          stride(logits.view({count, width}).stride(0)),
+          bf16(logits.dtype() == DType::kBFloat16),
+          vocab_begin(width * grid.tp_rank()) {}
+    std::byte* row(const Tensor& logits, std::int64_t index) const {
+        return logits.raw() + index * stride * static_cast<std::int64_t>(bf16 ? 2 : 4);
+    }
+    float element(const std::byte* row, std::int64_t index) const {
+        return bf16 ? static_cast<float>(reinterpret_cast<const bfloat16*>(row)[index])
+                    : reinterpret_cast<const float*>(row)[index];
+    }
     // Index of the target in this rank's row; -1 when it is elsewhere.
     std::int64_t local(std::int32_t target) const {
         const std::int64_t index = target - vocab_begin;
@@ -51,20 +55,17 @@ struct LogitRows {
     }
 };
 
-LogitRows check_logits(const char* op,
-                       const ProcessGrid& grid,
-                       const Tensor& logits,
-                       const Tensor& targets) {
+void check_logits(const char* op,
+                  const ProcessGrid& grid,
+                  const Tensor& logits,
+                  const Tensor& targets) {
     EVENKEEL_CHECK(logits.defined() && logits.rank() == 3, op, "logits: got ",
                    logits.defined() ? to_string(logits.shape()) : "no tensor",
                    ", want [B, T, V/P]");
+    EVENKEEL_CHECK(logits.dtype() != DType::kInt32, op, "logits: got int32, want fp32 or bf16");
     check_shape(op, "targets", targets, {logits.size(0), logits.size(1)});  // [B, T]
-    const std::int64_t width = logits.size(2);
-    EVENKEEL_CHECK(width > 0, op, "logits: got an empty vocabulary");
-    check_tokens(op, "targets", targets, width * grid.tp_size(), -1);
-    const std::int64_t rows = logits.size(0) * logits.size(1);
-    const Tensor flat = logits.view({rows, width});
-    return {rows, width, flat.stride(0), width * grid.tp_rank()};
+    EVENKEEL_CHECK(logits.size(2) > 0, op, "logits: got an empty vocabulary");
+    check_tokens(op, "targets", targets, logits.size(2) * grid.tp_size(), -1);
 }
 
 std::int64_t counted_tokens(const Tensor& targets) {
@@ -144,36 +145,28 @@ double cross_entropy_forward(const ProcessGrid& grid,
                              const Tensor& targets,
                              CrossEntropySaved& saved) {
     constexpr const char* kOp = "cross_entropy_forward";
-    const LogitRows rows = check_logits(kOp, grid, logits, targets);
+    check_logits(kOp, grid, logits, targets);
+    const LogitRows rows(grid, logits);
     const std::int32_t* ids = targets.data<std::int32_t>();
     const Tensor maxima = Tensor::uninitialized({rows.count}, DType::kFloat32);   // [B*T]
     const Tensor sums = Tensor::uninitialized({2, rows.count}, DType::kFloat32);  // [2, B*T]
     float* max = maxima.data<float>();
     float* sum_exp = sums.data<float>();
     float* target_logit = sum_exp + rows.count;
-    dispatch_float(logits.dtype(), kOp, [&]<typename T>() {
-        const T* z = logits.data<T>();
-#pragma omp parallel
-        {
-            std::vector<float> scratch;
-#pragma omp for
-            for (std::int64_t i = 0; i < rows.count; ++i) {
-                max[i] = row_max(as_fp32(z + i * rows.stride, scratch, rows.width), rows.width);
-            }
-        }
-        grid.tensor().all_reduce(maxima, ReduceOp::kMax);
-#pragma omp parallel
-        {
-            std::vector<float> scratch;
-#pragma omp for
-            for (std::int64_t i = 0; i < rows.count; ++i) {
-                const float* row = as_fp32(z + i * rows.stride, scratch, rows.width);
-                sum_exp[i] = row_sum_exp(row, max[i], rows.width);
-                const std::int64_t target = rows.local(ids[i]);
-                target_logit[i] = target >= 0 ? row[target] : 0.0f;
-            }
-        }
-    });
+    const auto largest = EVENKEEL_FOR_CURRENT_ISA(row_max);
+    const auto sum_of_exponentials = EVENKEEL_FOR_CURRENT_ISA(row_sum_exp);
+#pragma omp parallel for
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        max[i] = largest(rows.bf16, rows.row(logits, i), rows.width);
+    }
+    grid.tensor().all_reduce(maxima, ReduceOp::kMax);
+#pragma omp parallel for
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        const std::byte* row = rows.row(logits, i);
+        sum_exp[i] = sum_of_exponentials(rows.bf16, row, max[i], rows.width);
+        const std::int64_t target = rows.local(ids[i]);
+        target_logit[i] = target >= 0 ? rows.element(row, target) : 0.0f;
+    }
     grid.tensor().all_reduce(sums, ReduceOp::kSum);
 
     saved.log_sum_exp = Tensor::uninitialized(targets.shape(), DType::kFloat32);  // [B, T]
@@ -197,42 +190,28 @@ void cross_entropy_backward(const ProcessGrid& grid,
                             double loss_scale,
                             const Tensor& dlogits) {
     constexpr const char* kOp = "cross_entropy_backward";
-    const LogitRows rows = check_logits(kOp, grid, logits, targets);
+    check_logits(kOp, grid, logits, targets);
+    const LogitRows rows(grid, logits);
     check_shape(kOp, "dlogits", dlogits, logits.shape());
     check_dtype(kOp, "dlogits", dlogits, logits.dtype());
     check_shape(kOp, "log_sum_exp", saved.log_sum_exp, targets.shape());
-    const std::int64_t out_stride = dlogits.view({rows.count, rows.width}).stride(0);
+    const LogitRows out_rows(grid, dlogits);
     const std::int64_t counted = counted_tokens(targets);
     const float scale =
         counted > 0 ? static_cast<float>(loss_scale / static_cast<double>(counted)) : 0.0f;
     const std::int32_t* ids = targets.data<std::int32_t>();
     const float* log_sum_exp = saved.log_sum_exp.data<float>();
-    dispatch_float(logits.dtype(), kOp, [&]<typename T>() {
-        const T* z = logits.data<T>();
-        T* dz = dlogits.data<T>();
-#pragma omp parallel
-        {
-            std::vector<float> scratch, result(static_cast<std::size_t>(rows.width));
-#pragma omp for
-            for (std::int64_t i = 0; i < rows.count; ++i) {
-                T* out = dz + i * out_stride;
-                if (ids[i] < 0) {
-                    std::fill(out, out + rows.width, T(0.0f));
-                    continue;
-                }
-                const float* row = as_fp32(z + i * rows.stride, scratch, rows.width);
-                row_softmax(row, log_sum_exp[i], scale, result.data(), rows.width);
-                if (const std::int64_t target = rows.local(ids[i]); target >= 0) {
-                    result[static_cast<std::size_t>(target)] -= scale;
-                }
-                if constexpr (std::is_same_v<T, float>) {
-                    std::copy(result.begin(), result.end(), out);
-                } else {
-                    narrow(result.data(), out, rows.width);
-                }
-            }
+    const auto gradient = EVENKEEL_FOR_CURRENT_ISA(row_softmax_gradient);
+#pragma omp parallel for
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        std::byte* out = out_rows.row(dlogits, i);
+        if (ids[i] < 0) {
+            std::memset(out, 0, static_cast<std::size_t>(rows.width) * size_of(dlogits.dtype()));
+            continue;
         }
-    });
+        gradient(rows.bf16, rows.row(logits, i), log_sum_exp[i], rows.local(ids[i]), scale, out,
+                 rows.width);
+    }
 }
 
 }  // namespace evenkeel

@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "framework/isa.h"
+#include "parallel/reduce_rows.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
 
@@ -20,7 +22,16 @@ Tensor reduce(const std::vector<Tensor>& sources, ReduceOp op, const Tensor& out
     return out;
 }
 
-TEST(ReduceKernelsTest, SumsFloatsInOrderWithOneRounding) {
+class ReduceKernelsTest : public ::testing::TestWithParam<Isa> {
+  protected:
+    void SetUp() override {
+        limit_isa(GetParam());
+        if (current_isa() != GetParam()) GTEST_SKIP() << "this processor lacks it";
+    }
+    void TearDown() override { limit_isa(Isa::kAvx512); }
+};
+
+TEST_P(ReduceKernelsTest, SumsFloatsInOrderWithOneRounding) {
     for (DType type : {DType::kFloat32, DType::kBFloat16}) {
         for (int ranks : {1, 2, 3, 8}) {
             for (std::int64_t count : {1, 31, 2048, 5001}) {
@@ -47,7 +58,7 @@ TEST(ReduceKernelsTest, SumsFloatsInOrderWithOneRounding) {
     }
 }
 
-TEST(ReduceKernelsTest, RoundsBf16SumsOnce) {
+TEST_P(ReduceKernelsTest, RoundsBf16SumsOnce) {
     // 256 + 1 + 1 is 258 in bf16; rounding after each addition would stay at 256.
     std::vector<Tensor> sources;
     for (float value : {256.0f, 1.0f, 1.0f})
@@ -56,7 +67,7 @@ TEST(ReduceKernelsTest, RoundsBf16SumsOnce) {
     EXPECT_TRUE(testing::same_bits(got, Tensor::full({3}, 258.0f, DType::kBFloat16)));
 }
 
-TEST(ReduceKernelsTest, MaximumKeepsNegativesAndNaN) {
+TEST_P(ReduceKernelsTest, MaximumKeepsNegativesAndNaN) {
     constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
     for (DType type : {DType::kFloat32, DType::kBFloat16}) {
         for (int position = 0; position < 3; ++position) {
@@ -76,7 +87,22 @@ TEST(ReduceKernelsTest, MaximumKeepsNegativesAndNaN) {
     }
 }
 
-TEST(ReduceKernelsTest, PiecesCoverEverythingOnceInOrder) {
+TEST_P(ReduceKernelsTest, SumOfSquaresIsExactToDouble) {
+    for (std::int64_t count : {0, 1, 7, 31, 32, 33, 1000}) {
+        const Tensor x = testing::gaussian({count}, DType::kFloat32, 3, 1e15);
+        double want = 0;
+        for (double value : testing::to_doubles(x)) want += value * value;
+        const double got = EVENKEEL_FOR_CURRENT_ISA(row_sum_of_squares)(x.data<float>(), count);
+        EXPECT_NEAR(got, want, 1e-14 * want) << count;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Isas,
+                         ReduceKernelsTest,
+                         ::testing::ValuesIn(kAllIsas),
+                         [](const auto& test) { return std::string(name_of(test.param)); });
+
+TEST(PiecesTest, CoverEverythingOnceInOrder) {
     for (std::int64_t count : {std::int64_t{0}, std::int64_t{1}, std::int64_t{31}, std::int64_t{33},
                                std::int64_t{1000}, (std::int64_t{1} << 33) + 5}) {
         for (int pieces : {1, 2, 3, 8, 64}) {
@@ -94,7 +120,7 @@ TEST(ReduceKernelsTest, PiecesCoverEverythingOnceInOrder) {
     }
 }
 
-TEST(ReduceKernelsTest, MessagesStayBelowTheLimit) {
+TEST(PiecesTest, MessagesStayBelowTheLimit) {
     const std::int64_t limit = 1 << 30;
     for (std::int64_t bytes :
          {std::int64_t{0}, std::int64_t{1}, limit - 1, limit, limit + 1, 9 * limit + 7}) {

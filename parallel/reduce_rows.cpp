@@ -1,0 +1,95 @@
+#include "parallel/reduce_rows.h"
+
+#include "framework/simd.h"
+
+namespace evenkeel::EVENKEEL_ISA {
+namespace {
+
+using HalfVec = float __attribute__((vector_size(kLanes * 2)));
+using DoubleVec = double __attribute__((vector_size(kLanes * 4)));  // kLanes / 2 lanes
+
+// NaN wins.
+EVENKEEL_INLINE Vec larger(Vec a, Vec b) { return (b > a) | (b != b) ? b : a; }
+
+template <bool kMaximum, typename T>
+void reduce(
+    const void* const* sources, int num_sources, void* out, std::int64_t begin, std::int64_t end) {
+    const auto source = [&](int s) { return static_cast<const T*>(sources[s]); };
+    const auto combined = [&](auto&& read) {
+        Vec value = read(source(0));
+        for (int s = 1; s < num_sources; ++s) {
+            const Vec next = read(source(s));
+            value = kMaximum ? larger(value, next) : value + next;
+        }
+        return value;
+    };
+    T* to = static_cast<T*>(out);
+    std::int64_t i = begin;
+    if (num_sources == 2) {  // the loop over sources undone: two ranks are the usual case
+        for (; i + kLanes <= end; i += kLanes) {
+            const Vec a = load(source(0) + i), b = load(source(1) + i);
+            store(to + i, kMaximum ? larger(a, b) : a + b);
+        }
+    }
+    for (; i + kLanes <= end; i += kLanes) {
+        store(to + i, combined([i](const T* from) { return load(from + i); }));
+    }
+    if (i < end) {
+        const std::int64_t rest = end - i;
+        store_partial(to + i, combined([=](const T* from) { return load_partial(from + i, rest); }),
+                      rest);
+    }
+}
+
+template <typename T>
+void typed_reduce(bool maximum,
+                  const void* const* sources,
+                  int num_sources,
+                  void* out,
+                  std::int64_t begin,
+                  std::int64_t end) {
+    if (maximum) {
+        reduce<true, T>(sources, num_sources, out, begin, end);
+    } else {
+        reduce<false, T>(sources, num_sources, out, begin, end);
+    }
+}
+
+}  // namespace
+
+void reduce_float_rows(bool bf16,
+                       bool maximum,
+                       const void* const* sources,
+                       int num_sources,
+                       void* out,
+                       std::int64_t begin,
+                       std::int64_t end) {
+    if (bf16) {
+        typed_reduce<std::uint16_t>(maximum, sources, num_sources, out, begin, end);
+    } else {
+        typed_reduce<float>(maximum, sources, num_sources, out, begin, end);
+    }
+}
+
+double row_sum_of_squares(const float* values, std::int64_t count) {
+    constexpr int kChains = 4;  // independent sums, to hide the latency of an addition
+    constexpr int kWidth = kLanes / 2;
+    DoubleVec sums[kChains] = {};
+    std::int64_t i = 0;
+    for (; i + kChains * kWidth <= count; i += kChains * kWidth) {
+        for (int chain = 0; chain < kChains; ++chain) {
+            HalfVec half;
+            __builtin_memcpy(&half, values + i + chain * kWidth, sizeof half);
+            const DoubleVec value = __builtin_convertvector(half, DoubleVec);
+            sums[chain] += value * value;
+        }
+    }
+    double sum = 0.0;
+    for (; i < count; ++i) sum += static_cast<double>(values[i]) * values[i];
+    for (const DoubleVec& chain : sums) {
+        for (int lane = 0; lane < kWidth; ++lane) sum += chain[lane];
+    }
+    return sum;
+}
+
+}  // namespace evenkeel::EVENKEEL_ISA
