@@ -1,5 +1,5 @@
-// QK-norm and RoPE for a range of tokens. A row (one head of one token) is read once into registers and
-// written once; statistic, gain and rotation are fp32.
+// QK-norm and RoPE for a range of tokens. A row (one head of one token) comes once from memory and is written
+// once; statistic, gain and rotation are fp32, in registers.
 #include "attention/qk_norm_rope_rows.h"
 
 #include "framework/simd.h"
@@ -7,14 +7,14 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-template <int kDim>
-EVENKEEL_INLINE float sum_of_squares(const Vec* row) {
-    Vec even{}, odd{};
-    for (int i = 0; i < kDim / kLanes; i += 2) {
-        even += row[i] * row[i];
-        if (i + 1 < kDim / kLanes) odd += row[i + 1] * row[i + 1];
+template <typename T, int kDim>
+EVENKEEL_INLINE float sum_of_squares(const T* row) {
+    Vec sums[2] = {};  // two, so that additions need not wait for each other
+    for (int i = 0; i < kDim / kLanes; ++i) {
+        const Vec value = load(row + i * kLanes);
+        sums[i % 2] += value * value;
     }
-    return sum(even + odd);
+    return sum(sums[0] + sums[1]);
 }
 
 // cos and sin of one token's angles; sin with the sign of the direction for the interleaved layout,
@@ -111,8 +111,13 @@ EVENKEEL_INLINE T* row_at(const HeadRows& rows, std::int64_t b, std::int64_t t) 
     return static_cast<T*>(rows.base) + b * rows.batch + t * rows.token;
 }
 
+// Statistics formed one after another before their rows are written: enough for square roots and divisions
+// to overlap, few enough for the rows to stay in L1.
+constexpr std::int64_t kHeads = 8;
+
+// The parameters come by value: no store can change a local copy, so they stay in registers.
 template <typename T, int kDim, bool kWhole>
-void forward(const QkNormRopeRows& rows, std::int64_t begin, std::int64_t end) {
+void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
     constexpr int kVectors = kDim / kLanes;
     Angles angles;
     for (std::int64_t token = begin; token < end; ++token) {
@@ -120,23 +125,33 @@ void forward(const QkNormRopeRows& rows, std::int64_t begin, std::int64_t end) {
         find_angles<false>(rows, b, t, angles);
         const T* x = row_at<T>(rows.x, b, t);
         T* y = row_at<T>(rows.y, b, t);
-        for (std::int64_t n = 0; n < rows.heads; ++n, x += rows.x.head, y += rows.y.head) {
-            Vec row[kVectors];
-            for (int i = 0; i < kVectors; ++i) row[i] = load(x + i * kLanes);
-            if (rows.norm) {
-                const float rstd = reciprocal_rms(sum_of_squares<kDim>(row), x, kDim, rows.eps);
-                rows.rstd[token * rows.heads + n] = rstd;
-                const float* gain = rows.gain + n * rows.gain_head;
-                for (int i = 0; i < kVectors; ++i) row[i] = row[i] * rstd * load(gain + i * kLanes);
+        float* rstd = rows.norm ? rows.rstd + token * rows.heads : nullptr;
+        for (std::int64_t first = 0; first < rows.heads; first += kHeads) {
+            const std::int64_t last = first + kHeads < rows.heads ? first + kHeads : rows.heads;
+            for (std::int64_t n = first; rows.norm && n < last; ++n) {
+                const T* row = x + n * rows.x.head;
+                rstd[n] = reciprocal_rms(sum_of_squares<T, kDim>(row), row, kDim, rows.eps);
             }
-            rotate<kDim, kWhole, false>(row, angles);
-            for (int i = 0; i < kVectors; ++i) store(y + i * kLanes, row[i]);
+            for (std::int64_t n = first; n < last; ++n) {
+                const T* in = x + n * rows.x.head;
+                T* out = y + n * rows.y.head;
+                Vec row[kVectors];
+                for (int i = 0; i < kVectors; ++i) row[i] = load(in + i * kLanes);
+                if (rows.norm) {
+                    const float* gain = rows.gain + n * rows.gain_head;
+                    for (int i = 0; i < kVectors; ++i) {
+                        row[i] = row[i] * rstd[n] * load(gain + i * kLanes);
+                    }
+                }
+                rotate<kDim, kWhole, false>(row, angles);
+                for (int i = 0; i < kVectors; ++i) store(out + i * kLanes, row[i]);
+            }
         }
     }
 }
 
 template <typename T, int kDim, bool kWhole>
-void backward(const QkNormRopeRows& rows, std::int64_t begin, std::int64_t end, float* dgain) {
+void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, float* dgain) {
     constexpr int kVectors = kDim / kLanes;
     Angles angles;
     for (std::int64_t token = begin; token < end; ++token) {
