@@ -1,6 +1,7 @@
 #include "model/language_model.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -179,20 +180,29 @@ TEST(LanguageModelTest, MicroBatchesAddUpToTheWholeBatch) {
     EXPECT_LT(distance(gradients(model), want), 1e-6);
 }
 
-TEST(LanguageModelTest, TwoPassesGiveTheSameBits) {
+TEST(LanguageModelTest, GivesTheSameBitsEveryTimeAndAtAnyNumberOfThreads) {
     const SoloGrid solo;
+    const int threads_before = omp_get_max_threads();
     for (ComputeType type : {ComputeType::kFp32, ComputeType::kBf16}) {
         ModelConfig config = tiny_model();
         config.type = type;
         LanguageModel model(solo.grid, config, 1);
         const Batch batch = random_batch(2, 33, 32, 2);
-        zero_gradients(model.parameters());
-        const double first_loss = model.forward_backward(batch, 1.0);
-        const std::vector<double> first = gradients(model);
-        zero_gradients(model.parameters());
-        EXPECT_EQ(model.forward_backward(batch, 1.0), first_loss);
-        EXPECT_EQ(gradients(model), first);
+        double first_loss = 0.0;
+        std::vector<double> first;
+        for (int threads : {1, 1, 2, 3}) {
+            omp_set_num_threads(threads);
+            zero_gradients(model.parameters());
+            const double loss = model.forward_backward(batch, 1.0);
+            if (first.empty()) {
+                first_loss = loss;
+                first = gradients(model);
+            }
+            EXPECT_EQ(loss, first_loss) << threads << " threads";
+            EXPECT_EQ(gradients(model), first) << threads << " threads";
+        }
     }
+    omp_set_num_threads(threads_before);
 }
 
 TEST(LanguageModelTest, Bfloat16StaysNearFp32) {
