@@ -1,9 +1,12 @@
 // The evenkeel program: what is typed, turned into the commands of commands.h; errors, turned into one
 // message and an exit status.
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <limits>
 
 #include "framework/error.h"
 #include "framework/log.h"
@@ -138,6 +141,13 @@ void add_bench(CLI::App& program, BenchCommand& command, Choice& choice) {
     app.callback([&] { choice.run = [&](Communicator& world) { run_bench(command, world); }; });
 }
 
+// A training step frees and takes the same memory over and over. By default the C library gives large
+// blocks back to the system each time, and a few percent of a step go into page faults.
+void keep_freed_memory() {
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+}
+
 int run_program(int argc, char** argv, MpiSession& session) {
     CLI::App program{
         "Evenkeel: tensor-parallel attention with QK normalisation, trained under mpirun.",
@@ -181,6 +191,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    keep_freed_memory();
     try {
         MpiSession session(&argc, &argv);
         set_log_rank(session.world().rank(), session.world().size());

@@ -22,7 +22,10 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     embedding_ = std::make_unique<VocabParallelEmbedding>(grid, "embedding", config.vocab_size,
                                                           config.width, type);
     embedding_->collect_parameters(parameters_);
-    init_normal(embedding_->weight(), config.init_std, seed);
+    // A residual stream that starts as small as the other weights lets the first updates turn its direction
+    // round, which shows as a spike of the loss.
+    init_normal(embedding_->weight(),
+                config.tied_embeddings ? config.init_std : config.embedding_init_std, seed);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
         blocks_.push_back(
             std::make_unique<DecoderBlock>(grid, config, type, concat("layers.", layer)));

@@ -37,6 +37,7 @@ void LanguageModel::check_same_model(const std::string& directory) const {
     saved.type = config_.type;
     saved.telemetry = config_.telemetry;
     saved.init_std = config_.init_std;
+    saved.embedding_init_std = config_.embedding_init_std;
     saved.max_seq_len = config_.max_seq_len;
     const std::string difference = json_difference(config_json(saved), config_json(config_));
     EVENKEEL_CHECK_CODE(difference.empty(), ErrorCode::kConfig, "load", reader.path(),

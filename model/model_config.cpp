@@ -21,6 +21,9 @@ void ModelConfig::visit_fields(ConfigVisitor& v) {
     v.field("norm_eps", norm_eps, "added to the mean square inside the norms' root");
     v.field("init_std", init_std,
             "standard deviation of initial weights; wo and w_down get it over sqrt(2 num_layers)");
+    v.field(
+        "embedding_init_std", embedding_init_std,
+        "standard deviation of an untied embedding's initial weights; a tied one gets init_std");
     v.choice("type", type, kTypeNames, "storage of activations and of the weights they meet");
     v.field("telemetry", telemetry, "measure max logit and entropy of every head");
     v.section("attention", attention, "the attention layers");
@@ -47,6 +50,8 @@ void ModelConfig::validate(std::int64_t tensor_parallel) const {
                         norm_eps, ", want more than 0");
     EVENKEEL_CHECK_CODE(init_std >= 0.0, ErrorCode::kConfig, "ModelConfig", "model.init_std: got ",
                         init_std, ", want 0 or more");
+    EVENKEEL_CHECK_CODE(embedding_init_std >= 0.0, ErrorCode::kConfig, "ModelConfig",
+                        "model.embedding_init_std: got ", embedding_init_std, ", want 0 or more");
     attention.validate(tensor_parallel);
 }
 

@@ -22,7 +22,8 @@ struct ModelConfig {
     Activation activation = Activation::kSwiGlu;
     bool tied_embeddings = false;  // the output projection is the embedding
     double norm_eps = 1e-6;
-    double init_std = 0.02;  // residual outputs (wo, w_down) get init_std / sqrt(2 L)
+    double init_std = 0.02;           // residual outputs (wo, w_down) get init_std / sqrt(2 L)
+    double embedding_init_std = 1.0;  // of an untied embedding; a tied one gets init_std
     ComputeType type = ComputeType::kBf16;
     bool telemetry = true;  // per-head max logit and entropy from inside the attention kernel
     AttentionConfig attention;

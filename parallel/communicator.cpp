@@ -40,6 +40,7 @@ class SingleCommunicator final : public Communicator {
     void send(const Tensor&, int destination) override { refuse("send", destination); }
     void receive(const Tensor&, int source) override { refuse("receive", source); }
     void barrier() override {}
+    void set_timeout(double) override {}  // never waits
     std::unique_ptr<Communicator> split(int) override { return make_single_communicator(); }
 
   protected:

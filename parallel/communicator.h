@@ -48,6 +48,9 @@ class Communicator {
     virtual void receive(const Tensor& tensor, int source) = 0;
     virtual void barrier() = 0;
 
+    // Longest wait from now on, here and in groups split off later.
+    virtual void set_timeout(double seconds) = 0;
+
     // Ranks with the same colour form a new group, ordered by their rank here. Collective. The group this
     // one was made from must outlive it.
     virtual std::unique_ptr<Communicator> split(int color) = 0;

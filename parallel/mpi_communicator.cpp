@@ -143,6 +143,8 @@ class MpiCommunicator final : public Communicator {
         exchange_all(nullptr, 0);
     }
 
+    void set_timeout(double seconds) override { timeout_seconds_ = seconds; }
+
     std::unique_ptr<Communicator> split(int color) override {
         // MPI_Comm_split has no deadline: make sure by ours that everyone is there.
         begin("split");

@@ -21,6 +21,9 @@ void check_positive(const ParallelConfig& config) {
                         ", want 1 or more");
     EVENKEEL_CHECK_CODE(config.data_parallel >= 0, ErrorCode::kConfig, kOp,
                         "parallel.data_parallel: got ", config.data_parallel, ", want 0 or more");
+    EVENKEEL_CHECK_CODE(config.timeout_seconds > 0.0, ErrorCode::kConfig, kOp,
+                        "parallel.timeout_seconds: got ", config.timeout_seconds,
+                        ", want more than 0");
 }
 
 // The data-parallel size, once both axes multiply to the number of ranks.
@@ -50,6 +53,7 @@ int checked_data_parallel(std::int64_t ranks, const ParallelConfig& config) {
 
 ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config) : world_(world) {
     checked_data_parallel(world.size(), config);
+    world.set_timeout(config.timeout_seconds);
     const int tp = static_cast<int>(config.tensor_parallel);
     tensor_ = world.split(world.rank() / tp);
     data_ = world.split(world.rank() % tp);

@@ -40,6 +40,13 @@ void run(const std::string& mode, MpiSession& session) {
     } else if (mode == "never_arrives") {
         if (bad) sleep_seconds(600);
         wait_for_the_others(world);
+    } else if (mode == "grid_timeout") {
+        ParallelConfig config;
+        config.tensor_parallel = world.size();
+        config.timeout_seconds = 0.5;
+        ProcessGrid grid(world, config);
+        if (bad) sleep_seconds(600);
+        wait_for_the_others(grid.tensor());
     } else if (mode == "timeout_twice") {
         if (bad) sleep_seconds(600);
         try {

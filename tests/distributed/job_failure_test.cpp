@@ -66,6 +66,12 @@ TEST(JobFailureTest, AnErrorThatLeavesTheSessionEndsTheJob) {
     EXPECT_EQ(result.status, 1) << result.output;
 }
 
+TEST(JobFailureTest, TheConfiguredTimeoutHoldsInEveryGroup) {
+    const Result result = run("grid_timeout", 2);
+    EXPECT_EQ(result.status, 1) << result.output;
+    EXPECT_EQ(result.count("rank 0 waited 0.5 s for rank 1"), 1u) << result.output;
+}
+
 TEST(JobFailureTest, WaitingForARankThatNeverArrivesRunsOutOfTime) {
     const Result result = run("never_arrives", 3);
     EXPECT_EQ(result.status, 1) << result.output;

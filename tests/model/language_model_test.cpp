@@ -328,4 +328,21 @@ TEST(LanguageModelTest, RefusesTheWeightsOfAnotherModel) {
 }
 
 }  // namespace
+TEST(LanguageModelTest, EmbeddingStartsWithItsOwnDeviationUnlessTied) {
+    const auto deviation = [](const ModelConfig& config) {
+        const SoloGrid solo;
+        LanguageModel model(solo.grid, config, 1);
+        double sum = 0.0;
+        const Parameter& embedding = *model.parameters().front();
+        EXPECT_EQ(embedding.name, "embedding");
+        for (double x : ::evenkeel::testing::to_doubles(embedding.master)) sum += x * x;
+        return std::sqrt(sum / static_cast<double>(embedding.master.numel()));
+    };
+    ModelConfig config = tiny_model();
+    config.embedding_init_std = 1.0;
+    EXPECT_NEAR(deviation(config), 1.0, 0.05);
+    config.tied_embeddings = true;
+    EXPECT_NEAR(deviation(config), config.init_std, 0.01);
+}
+
 }  // namespace evenkeel

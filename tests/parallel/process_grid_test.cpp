@@ -18,6 +18,7 @@ class FakeWorld final : public Communicator {
     void send(const Tensor&, int) override {}
     void receive(const Tensor&, int) override {}
     void barrier() override {}
+    void set_timeout(double) override {}
     std::unique_ptr<Communicator> split(int) override { return make_single_communicator(); }
 
   protected:

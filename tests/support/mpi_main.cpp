@@ -17,18 +17,21 @@ constexpr double kTimeoutSeconds = 60.0;
 MpiSession* session = nullptr;
 
 class RankListener : public ::testing::EmptyTestEventListener {
+    // GoogleTest holds a lock while it reports a part, so the test's name can't be asked for then.
+    void OnTestStart(const ::testing::TestInfo& test) override {
+        test_ = concat(test.test_suite_name(), ".", test.name(), ": ");
+    }
+    void OnTestEnd(const ::testing::TestInfo&) override { test_.clear(); }
     void OnTestPartResult(const ::testing::TestPartResult& result) override {
         if (!result.failed()) return;
-        const auto* test = ::testing::UnitTest::GetInstance()->current_test_info();
-        const std::string text =
-            concat(test ? concat(test->test_suite_name(), ".", test->name(), ": ") : "",
-                   result.file_name() ? result.file_name() : "", ":", result.line_number(), ": ",
-                   result.message());
+        const std::string text = concat(test_, result.file_name() ? result.file_name() : "", ":",
+                                        result.line_number(), ": ", result.message());
         if (result.fatally_failed()) session->abort(text.c_str(), 1);
         if (world().rank() > 0) {
             std::fprintf(stderr, "rank %d: %s\n", world().rank(), text.c_str());
         }
     }
+    std::string test_;
 };
 
 }  // namespace

@@ -24,6 +24,7 @@ inline ModelConfig tiny_model() {
     config.feed_forward_width = 48;
     config.max_seq_len = 64;
     config.init_std = 0.2;
+    config.embedding_init_std = 0.2;
     config.type = ComputeType::kFp32;
     config.attention.num_heads = 4;
     config.attention.num_kv_heads = 2;
