@@ -353,7 +353,7 @@ class DistributedRunTest : public ::testing::Test {
         testing::world().barrier();
         model_ = test_model();
         model_.vocab_size = 256;
-        model_.init_std = 0.05;
+        model_.init_std = model_.embedding_init_std = 0.05;
         trainer_.steps = 10;
         trainer_.batch_size = 8;
         trainer_.micro_batch_size = 2;

@@ -20,7 +20,7 @@ class TrainingRunTest : public ::testing::Test {
         testing::write_text(files_.file("text"), 30000);
         model_ = testing::tiny_model();
         model_.vocab_size = 256;
-        model_.init_std = 0.05;
+        model_.init_std = model_.embedding_init_std = 0.05;
         trainer_.steps = 20;
         trainer_.batch_size = 8;
         trainer_.micro_batch_size = 4;
