@@ -118,11 +118,12 @@ Figure scalar_figure(const RunData& run,
                      const std::string& name,
                      const std::string& title,
                      const std::string& unit,
-                     const std::string& number_format) {
+                     const std::string& number_format,
+                     LinePlot::Scale scale = LinePlot::Scale::kFromZero) {
     LinePlot plot;
     plot.format = number_format;
     plot.unit = unit;
-    plot.from_zero = true;
+    plot.scale = scale;
     plot.series.push_back({title, kBlue, scalar_points(run.records, name)});
     return figure_of(title, plot);
 }
@@ -254,7 +255,8 @@ std::string write_report(const ReportCommand& command) {
     page.figures = {
         loss_figure(run, command),
         scalar_figure(run, "lr", "Learning rate", "learning rate", ".3g"),
-        scalar_figure(run, "grad_norm", "Gradient norm", "L2, before clipping", ".3f"),
+        scalar_figure(run, "grad_norm", "Gradient norm", "L2, before clipping", ".3f",
+                      LinePlot::Scale::kLog),
         head_line(logits, false, "Attention logits", "scaled logit"),
         head_line(entropies, true, "Attention entropy", "nats"),
         head_map(logits, "Max logit per layer and head", "logit"),

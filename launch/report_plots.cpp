@@ -41,9 +41,12 @@ Json step_axis() {
             {"tickCount", signal("ceil(width / 90)")}};
 }
 
-Json point_values(const std::vector<Point>& points) {
+Json point_values(const std::vector<Point>& points, LinePlot::Scale scale) {
     Json values = Json::array();
-    for (const Point& p : points) values.push_back({{"x", p.x}, {"y", rounded(p.y)}});
+    for (const Point& p : points) {
+        const bool drawable = scale != LinePlot::Scale::kLog || p.y > 0.0;
+        values.push_back({{"x", p.x}, {"y", drawable ? rounded(p.y) : nullptr}});
+    }
     return values;
 }
 
@@ -113,7 +116,8 @@ std::string line_plot_spec(const LinePlot& plot) {
     Json marks = Json::array();
     for (std::size_t i = 0; i < plot.series.size(); ++i) {
         const std::string name = "series" + std::to_string(i);
-        data.push_back({{"name", name}, {"values", point_values(plot.series[i].points)}});
+        data.push_back(
+            {{"name", name}, {"values", point_values(plot.series[i].points, plot.scale)}});
         domain_x.push_back({{"data", name}, {"field", "x"}});
         domain_y.push_back({{"data", name}, {"field", "y"}});
         marks.push_back(series_mark(plot.series[i], name));
@@ -126,11 +130,11 @@ std::string line_plot_spec(const LinePlot& plot) {
                        {"domain", {{"fields", domain_x}}},
                        {"zero", false}},
                       {{"name", "y"},
-                       {"type", "linear"},
+                       {"type", plot.scale == LinePlot::Scale::kLog ? "log" : "linear"},
                        {"range", "height"},
                        {"domain", {{"fields", domain_y}}},
                        {"nice", 5},
-                       {"zero", plot.from_zero}}};
+                       {"zero", plot.scale == LinePlot::Scale::kFromZero}}};
     spec["axes"] = {step_axis(),
                     {{"orient", "left"},
                      {"scale", "y"},

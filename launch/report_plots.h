@@ -24,7 +24,7 @@ struct LinePlot {
     std::vector<Series> series;  // the first one answers the mouse
     std::string unit;            // of the vertical axis
     std::string format;          // of values in tooltips, d3-format
-    bool from_zero = false;
+    enum class Scale { kData, kFromZero, kLog } scale = Scale::kData;
 };
 std::string line_plot_spec(const LinePlot& plot);
 
