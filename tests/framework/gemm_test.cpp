@@ -8,6 +8,7 @@
 
 #include "framework/convert.h"
 #include "framework/gemm_cpu.h"
+#include "framework/isa.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
 
@@ -182,14 +183,22 @@ TEST(ConvertTest, NarrowGivesTheBitsOfTheScalarConversion) {
         }
     }
     values.push_back(std::bit_cast<float>(0x7f800001u));  // a NaN whose upper half looks infinite
-    std::vector<bfloat16> got(values.size());
-    narrow(values.data(), got.data(), static_cast<std::int64_t>(values.size()));
-    std::vector<float> back(values.size());
-    widen(got.data(), back.data(), static_cast<std::int64_t>(values.size()));
-    for (std::size_t i = 0; i < values.size(); ++i) {
-        EXPECT_EQ(got[i].bits, bfloat16(values[i]).bits) << values[i];
-        EXPECT_EQ(std::bit_cast<std::uint32_t>(back[i]), std::uint32_t{got[i].bits} << 16);
+    // So many times over that every value passes through the vectors and through what is left of them.
+    const std::size_t distinct = values.size();
+    for (std::size_t i = 0; i < 4 * distinct; ++i) values.push_back(values[i % distinct]);
+    const auto count = static_cast<std::int64_t>(values.size());
+    for (Isa isa : kAllIsas) {
+        limit_isa(isa);
+        std::vector<bfloat16> got(values.size());
+        narrow(values.data(), got.data(), count);
+        std::vector<float> back(values.size());
+        widen(got.data(), back.data(), count);
+        for (std::size_t i = 0; i < values.size(); ++i) {
+            EXPECT_EQ(got[i].bits, bfloat16(values[i]).bits) << values[i] << ", " << name_of(isa);
+            EXPECT_EQ(std::bit_cast<std::uint32_t>(back[i]), std::uint32_t{got[i].bits} << 16);
+        }
     }
+    limit_isa(Isa::kAvx512);
 }
 
 }  // namespace
