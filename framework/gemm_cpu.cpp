@@ -10,6 +10,7 @@
 #include <array>
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
@@ -19,12 +20,12 @@
 namespace evenkeel::cpu {
 namespace {
 
-constexpr std::int64_t kTileRows = 256;
-constexpr std::int64_t kTileColumns = 512;
-// A product with fewer tiles than this is cut finer, down to the sizes below which oneDNN slows down.
+// Tile sizes, the fastest first: the first that gives enough tiles to share is taken.
+struct TileSize {
+    std::int64_t rows, columns;
+};
+constexpr TileSize kTileSizes[] = {{256, 512}, {128, 512}, {128, 256}, {64, 256}, {64, 128}};
 constexpr std::int64_t kWantedTiles = 8;
-constexpr std::int64_t kMinTileRows = 64;
-constexpr std::int64_t kMinTileColumns = 128;
 constexpr std::size_t kCachedPrimitives = 512;  // a thread; a training run needs about 50
 
 std::atomic<Bf16Path> forced_path{Bf16Path::kAutomatic};
@@ -75,14 +76,20 @@ Matrix as_matrix(const Tensor& tensor, bool transposed) {
             tensor.stride(0), tensor.dtype(), transposed};
 }
 
-void widen_rows(const Matrix& from, float* to, std::int64_t begin, std::int64_t end) {
+// Rows begin .. end-1 as fp32, without gaps.
+void copy_rows(const Matrix& from, float* to, std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
+        if (from.dtype == DType::kFloat32) {
+            std::memcpy(to + row * from.columns, from.at(row, 0),
+                        static_cast<std::size_t>(from.columns) * sizeof(float));
+            continue;
+        }
         widen(reinterpret_cast<const bfloat16*>(from.at(row, 0)), to + row * from.columns,
               from.columns);
     }
 }
 
-Matrix widened(const Matrix& from, const float* data) {
+Matrix copied(const Matrix& from, const float* data) {
     return {reinterpret_cast<const std::byte*>(data),
             from.rows,
             from.columns,
@@ -197,20 +204,13 @@ struct Tiling {
 };
 
 Tiling choose_tiling(std::int64_t m, std::int64_t n) {
-    const auto tiles = [](std::int64_t extent, std::int64_t tile) {
-        return (extent + tile - 1) / tile;
-    };
-    std::int64_t rows = kTileRows, columns = kTileColumns;
-    while (tiles(m, rows) * tiles(n, columns) < kWantedTiles) {
-        if (columns > kMinTileColumns && (n >= 2 * m || rows == kMinTileRows)) {
-            columns /= 2;
-        } else if (rows > kMinTileRows) {
-            rows /= 2;
-        } else {
-            break;
-        }
+    Tiling tiling{};
+    for (const TileSize& tile : kTileSizes) {
+        tiling = {tile.rows, tile.columns, (m + tile.rows - 1) / tile.rows,
+                  (n + tile.columns - 1) / tile.columns};
+        if (tiling.row_tiles * tiling.column_tiles >= kWantedTiles) break;
     }
-    return {rows, columns, tiles(m, rows), tiles(n, columns)};
+    return tiling;
 }
 
 }  // namespace
@@ -239,6 +239,8 @@ void gemm(const Tensor& a_tensor,
     const Tiling tiling = choose_tiling(m, n);
     const bool widen_operands =
         a.dtype == DType::kBFloat16 && chosen_bf16_path() == Bf16Path::kWiden;
+    // oneDNN reads a transposed operand with a long stride slowly.
+    const bool copy_a = widen_operands || (a.transposed && a.dtype == DType::kFloat32);
     // An fp32 product can't be written as bf16 by oneDNN: it goes through a tile of fp32.
     const bool narrow_result =
         c.dtype() == DType::kBFloat16 && (widen_operands || a.dtype == DType::kFloat32);
@@ -248,7 +250,7 @@ void gemm(const Tensor& a_tensor,
     Matrix b = stored_b;
     if (widen_operands) {
         wide_b = workspace().b.get<float>(static_cast<std::size_t>(b.rows * b.columns));
-        b = widened(stored_b, wide_b);
+        b = copied(stored_b, wide_b);
     }
     const int threads = static_cast<int>(
         std::min<std::int64_t>(omp_get_max_threads(), tiling.row_tiles * tiling.column_tiles));
@@ -257,12 +259,12 @@ void gemm(const Tensor& a_tensor,
         omp_set_num_threads(1);  // for oneDNN, in this region only
         const std::int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
         if (widen_operands) {
-            widen_rows(stored_b, wide_b, b.rows * thread / team, b.rows * (thread + 1) / team);
+            copy_rows(stored_b, wide_b, b.rows * thread / team, b.rows * (thread + 1) / team);
         }
 #pragma omp barrier
         Workspace& mine = workspace();
         const std::int64_t tiles = tiling.row_tiles * tiling.column_tiles;
-        std::int64_t widened_row_tile = -1;
+        std::int64_t copied_row_tile = -1;
         for (std::int64_t tile = tiles * thread / team; tile < tiles * (thread + 1) / team;
              ++tile) {
             const std::int64_t row_tile = tile / tiling.column_tiles;
@@ -271,12 +273,12 @@ void gemm(const Tensor& a_tensor,
             const std::int64_t row_end = std::min(m, row + tiling.rows);
             const std::int64_t column_end = std::min(n, column + tiling.columns);
             Matrix a_tile = a.op_rows(row, row_end);
-            if (widen_operands) {
-                float* wide_a =
+            if (copy_a) {
+                float* copy_of_a =
                     mine.a.get<float>(static_cast<std::size_t>(a_tile.rows * a_tile.columns));
-                if (widened_row_tile != row_tile) widen_rows(a_tile, wide_a, 0, a_tile.rows);
-                widened_row_tile = row_tile;
-                a_tile = widened(a_tile, wide_a);
+                if (copied_row_tile != row_tile) copy_rows(a_tile, copy_of_a, 0, a_tile.rows);
+                copied_row_tile = row_tile;
+                a_tile = copied(a_tile, copy_of_a);
             }
             const Matrix b_tile = b.op_columns(column, column_end);
             std::byte* c_tile =
