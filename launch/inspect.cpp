@@ -58,17 +58,17 @@ Json describe(const std::string& path) {
     return file;
 }
 
-std::string indented(const std::string& text) {
-    std::string out;
-    for (const char c : text) out += c == '\n' ? std::string("\n             ") : std::string(1, c);
-    return out;
+// On one line: what is JSON in itself without its line breaks.
+std::string compact(const std::string& value) {
+    const Json json = Json::parse(value, nullptr, false);
+    return printable(json.is_object() ? json.dump() : value);
 }
 
 void print(const Json& file) {
     std::cout << file["path"].get<std::string>() << "\n";
     for (const auto& [key, value] : file["metadata"].items()) {
-        std::cout << "  metadata   " << printable(key) << " = "
-                  << indented(printable(value.get<std::string>())) << "\n";
+        std::cout << "  metadata   " << printable(key) << " = " << compact(value.get<std::string>())
+                  << "\n";
     }
     std::size_t name_width = 4;
     std::size_t shape_width = 5;
