@@ -71,6 +71,8 @@ Parameter make_parameter(const std::string& name,
                          const Sharding& sharding,
                          const Tensor& value,
                          const Tensor& grad) {
+    EVENKEEL_CHECK(!global_shape.empty(), "make_parameter", name,
+                   ": got shape [], want at least one dimension ([1] for a scalar)");
     Parameter parameter;
     parameter.name = name;
     parameter.global_shape = global_shape;

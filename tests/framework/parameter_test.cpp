@@ -106,5 +106,9 @@ TEST(ParameterTest, SlicesOfAFusedTensorStayThere) {
                  Error);
 }
 
+TEST(ParameterTest, RejectsAShapeWithoutDimensions) {
+    EXPECT_THROW(make_parameter("scale", {}, Sharding::replicated(0, 1), DType::kFloat32), Error);
+}
+
 }  // namespace
 }  // namespace evenkeel
