@@ -42,13 +42,14 @@ struct VisibleKeys {
         auto* begin = first.data<std::int32_t>();
         auto* end = last.data<std::int32_t>();
         std::size_t document = 0;
+        const std::int64_t window = std::min(mask.window, queries + keys);  // further is no limit
         for (std::int64_t t = 0; t < queries; ++t) {
             const std::int64_t position = t + keys - queries;
             std::int64_t from = 0, to = keys;
             if (mask.causal) to = std::min(to, position + 1);
-            if (mask.window > 0) {
-                from = std::max(from, position - mask.window + 1);
-                to = std::min(to, position + mask.window);
+            if (window > 0) {
+                from = std::max(from, position - window + 1);
+                to = std::min(to, position + window);
             }
             if (!mask.cu_seqlens.empty()) {
                 while (mask.cu_seqlens[document + 1] <= t) ++document;

@@ -8,6 +8,7 @@ namespace evenkeel {
 namespace {
 
 constexpr const char* kOp = "attention";
+constexpr std::int64_t kMaxHeads = 1 << 20;  // far more than fit, few enough to multiply
 constexpr std::array<std::int64_t, 7> kHeadDims{32, 64, 80, 96, 128, 192, 256};
 
 bool divides(std::int64_t a, std::int64_t b) { return a > 0 && b % a == 0; }
@@ -16,6 +17,8 @@ void check_heads(const AttentionConfig& config, std::int64_t tensor_parallel) {
     const std::int64_t H = config.num_heads, K = config.num_kv_heads, P = tensor_parallel;
     EVENKEEL_CHECK_CODE(H >= 1, ErrorCode::kConfig, kOp, "attention.num_heads: got ", H,
                         ", want 1 or more");
+    EVENKEEL_CHECK_CODE(H <= kMaxHeads, ErrorCode::kConfig, kOp, "attention.num_heads: got ", H,
+                        ", want at most ", kMaxHeads);
     EVENKEEL_CHECK_CODE(divides(K, H), ErrorCode::kConfig, kOp, "attention.num_kv_heads: got ", K,
                         ", want a divisor of attention.num_heads ", H);
     EVENKEEL_CHECK_CODE(divides(P, H), ErrorCode::kConfig, kOp, "attention.num_heads: got ", H,
@@ -104,7 +107,7 @@ void AttentionConfig::visit_fields(ConfigVisitor& v) {
             "key/value heads; a divisor or a multiple of tensor_parallel");
     v.field("head_dim", head_dim, "width of a head: 32, 64, 80, 96, 128, 192 or 256");
     v.field("window", window, "tokens that a query sees, itself included; 0: all");
-    v.field("causal", causal, "whether a query sees no later token");
+    v.field("causal", causal, "whether a query sees no later token; training wants true");
     v.field("softmax_scale", softmax_scale, "factor of the logits; 0: 1 / sqrt(head_dim)");
     v.section("qk_norm", qk_norm, "normalisation of queries and keys");
     v.section("rope", rope, "rotary position embedding");

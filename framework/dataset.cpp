@@ -47,6 +47,11 @@ std::string read_text(const std::string& path) {
     const fs::file_status status = fs::status(path, error);
     check(status.type() != fs::file_type::not_found,
           ", which does not exist; want a text file or a directory of text files");
+    // Every rank reads the text by itself, so it can't be a pipe; a device may never end.
+    check(fs::is_regular_file(status) || fs::is_directory(status) ||
+              status.type() == fs::file_type::none,
+          ", which is neither a file nor a directory; want a text file or a directory of text "
+          "files");
     if (!fs::is_directory(status)) {
         std::string text = read_file(path);
         check(!text.empty(), ", which is empty; want a text file");

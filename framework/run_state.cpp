@@ -70,6 +70,10 @@ RunState parse_run_state(const std::string& text, const std::string& origin) {
             std::stoull(json.at("data_fingerprint").get<std::string>(), nullptr, 16);
         state.model = json.at("model").dump();
         state.settings = json.at("settings").dump();
+        constexpr std::int64_t kMost = std::int64_t{1} << 62;
+        EVENKEEL_CHECK(0 <= state.updates && state.updates <= state.step && state.step < kMost,
+                       "step", "got ", state.step, " with ", state.updates, " updates");
+        EVENKEEL_CHECK(0 <= state.sample && state.sample < kMost, "sample", "got ", state.sample);
         return state;
     } catch (const std::exception& error) {
         throw_error(ErrorCode::kIo, "resume",

@@ -266,8 +266,10 @@ std::string TrainingRun::save_checkpoint() {
 TrainResult TrainingRun::run(const std::string& config_json) {
     start_or_resume();
     if (model_.is_main_rank()) {
-        std::error_code ignored;  // writing the file reports the reason
-        std::filesystem::create_directories(config_.run_dir, ignored);
+        std::error_code error;
+        std::filesystem::create_directories(config_.run_dir, error);
+        EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "train", "trainer.run_dir: cannot create ",
+                            config_.run_dir, ": ", error.message());
         write_file_atomically(config_.run_dir + "/config.json", config_json);
         metrics_ = std::make_unique<MetricWriter>(config_.run_dir, state_.step + 1);
     }

@@ -19,6 +19,18 @@ using namespace evenkeel;
 
 constexpr int kUsage = 2;
 
+// CLI11's own checks of a range print its limits with 300 digits.
+CLI::Validator not_negative() {
+    return CLI::Validator(
+        [](std::string& text) -> std::string {
+            double value = 0.0;
+            const bool is_number = CLI::detail::lexical_cast(text, value);
+            const bool fits = is_number && value >= 0.0 && value < 0x1p63;
+            return fits ? "" : "got " + text + ", want a number from 0, below 2^63";
+        },
+        "");
+}
+
 // A command line, parsed.
 struct Choice {
     std::function<void(Communicator&)> run;
@@ -75,11 +87,13 @@ void add_sample(CLI::App& program, SampleCommand& command, Choice& choice) {
     app.add_option("--prompt", command.prompt, "Text to continue")->type_name("TEXT");
     app.add_option("--tokens", command.tokens, "Bytes to generate")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
+        ->check(not_negative());
     app.add_option("--temperature", command.temperature, "0: always the likeliest byte")
         ->capture_default_str()
-        ->check(CLI::NonNegativeNumber);
-    app.add_option("--seed", command.seed, "Of the random choices")->capture_default_str();
+        ->check(not_negative());
+    app.add_option("--seed", command.seed, "Of the random choices")
+        ->capture_default_str()
+        ->check(not_negative());
     add_overrides(app, command.overrides);
     app.footer(
         "Examples:\n"
@@ -181,10 +195,18 @@ int run_program(int argc, char** argv, MpiSession& session) {
             if (speaks) program.exit(error);  // --help, --version
             return 0;
         }
-        if (speaks) program.exit(error, std::cerr, std::cerr);
+        const std::vector<std::string> extra = program.remaining();
+        if (speaks && program.get_subcommands().empty() && !extra.empty()) {
+            std::cerr << extra.front() << ": no such command\nRun with --help for a list.\n";
+        } else if (speaks) {
+            program.exit(error, std::cerr, std::cerr);
+        }
         return kUsage;
     }
     choice.run(session.world());
+    std::cout.flush();
+    EVENKEEL_CHECK_CODE(std::cout.good(), ErrorCode::kIo, "output",
+                        "standard output: cannot write all of the result");
     return 0;
 }
 

@@ -30,7 +30,7 @@ struct SampleCommand {
     std::string prompt;
     std::int64_t tokens = 300;
     double temperature = 0.8;
-    std::uint64_t seed = 1;
+    std::int64_t seed = 1;
 };
 void run_sample(const SampleCommand& command, Communicator& world);
 

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -44,8 +45,21 @@ RunData read_run(const std::string& directory) {
         run.summary = Json::parse(read_file(summary), nullptr, false);
         EVENKEEL_CHECK_CODE(run.summary.is_object(), ErrorCode::kIo, "report", summary,
                             ": is not JSON");
+        for (const char* key : {"validation_loss", "bigram_entropy", "unigram_entropy",
+                                "parameters", "tokens_per_second", "ranks", "threads_per_rank"}) {
+            const Json value = run.summary.value(key, Json());
+            EVENKEEL_CHECK_CODE(run.summary.contains(key) && (value.is_number() || value.is_null()),
+                                ErrorCode::kIo, "report", summary, ": ", key, ": got ",
+                                value.dump(), ", want a number");
+        }
     }
     return run;
+}
+
+// JSON has no NaN; it is written as null.
+double summary_number(const RunData& run, const std::string& key) {
+    const Json& value = run.summary.at(key);
+    return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
 }
 
 std::vector<Point> level_line(const std::vector<Point>& along, double y) {
@@ -95,7 +109,7 @@ Figure loss_figure(const RunData& run, const ReportCommand& command) {
                            Series::Style::kPoints});
     if (run.summary.is_object() && !loss.empty()) {
         for (const auto& [key, color] : {std::pair{"bigram", kGreen}, {"unigram", kGrey}}) {
-            const double entropy = run.summary.at(std::string(key) + "_entropy");
+            const double entropy = summary_number(run, concat(key, "_entropy"));
             plot.series.push_back({concat(key, " entropy of the validation text"), color,
                                    level_line(loss, entropy), Series::Style::kDashed});
         }
@@ -196,14 +210,14 @@ std::vector<Setting> settings_of(RunConfig config) {
 std::vector<Fact> facts_of(const RunData& run) {
     std::vector<Fact> facts;
     if (!run.summary.is_object()) return facts;
-    const Json& s = run.summary;
-    const auto number = [&](const char* key) { return s.at(key).get<double>(); };
+    const auto number = [&](const char* key) { return summary_number(run, key); };
     facts.push_back({format("%.4f", number("validation_loss")), "validation loss, nats/byte"});
     facts.push_back({format("%.4f", number("bigram_entropy")), "bigram entropy, nats/byte"});
     facts.push_back({format("%.4f", number("unigram_entropy")), "unigram entropy, nats/byte"});
-    facts.push_back({grouped(s.at("parameters")), "parameters"});
+    facts.push_back({grouped(std::llround(number("parameters"))), "parameters"});
     facts.push_back({grouped(std::llround(number("tokens_per_second"))), "tokens/s, median"});
-    facts.push_back({concat(s.at("ranks"), " × ", s.at("threads_per_rank")), "ranks × threads"});
+    facts.push_back(
+        {concat(number("ranks"), " × ", number("threads_per_rank")), "ranks × threads"});
     return facts;
 }
 

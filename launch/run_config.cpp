@@ -41,6 +41,9 @@ void check_ranks(const ParallelConfig& parallel, int world_size) {
                         ", want 1 or more");
     EVENKEEL_CHECK_CODE(parallel.data_parallel >= 0, code, "config", "parallel.data_parallel: got ",
                         parallel.data_parallel, ", want 0 or more");
+    EVENKEEL_CHECK_CODE(parallel.timeout_seconds > 0.0, code, "config",
+                        "parallel.timeout_seconds: got ", parallel.timeout_seconds,
+                        ", want more than 0");
     const std::int64_t want =
         parallel.tensor_parallel * std::max<std::int64_t>(parallel.data_parallel, 1);
     const bool fits = parallel.data_parallel > 0 ? want == world_size : world_size % want == 0;
@@ -67,9 +70,15 @@ void RunConfig::validate(int world_size) const {
     check_ranks(parallel, world_size);
     model.validate(parallel.tensor_parallel);
     trainer.validate(static_cast<int>(world_size / parallel.tensor_parallel));
+    schedule.validate();
+    optimizer.validate();
     EVENKEEL_CHECK_CODE(trainer.seq_len <= model.max_seq_len, code, "config",
                         "trainer.seq_len: got ", trainer.seq_len,
                         ", want at most model.max_seq_len=", model.max_seq_len);
+    EVENKEEL_CHECK_CODE(
+        model.attention.causal, code, "config",
+        "model.attention.causal: got false, want true: a token that is seen can't be ",
+        "predicted");
     EVENKEEL_CHECK_CODE(model.vocab_size >= 256, code, "config", "model.vocab_size: got ",
                         model.vocab_size, ", want 256 or more (every byte is a token)");
     EVENKEEL_CHECK_CODE(!data.path.empty(), code, "config",

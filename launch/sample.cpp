@@ -14,9 +14,10 @@ void run_sample(const SampleCommand& command, Communicator& world) {
     LanguageModel model(grid, run.config.model,
                         static_cast<std::uint64_t>(run.config.trainer.seed));
     model.load_weights(run.checkpoint);
-    const std::string text = generate(
-        model, command.prompt,
-        {.tokens = command.tokens, .temperature = command.temperature, .seed = command.seed});
+    const std::string text = generate(model, command.prompt,
+                                      {.tokens = command.tokens,
+                                       .temperature = command.temperature,
+                                       .seed = static_cast<std::uint64_t>(command.seed)});
     if (model.is_main_rank()) std::cout << printable(text) << "\n";
 }
 

@@ -39,17 +39,18 @@ Tensor as_tokens(const std::string& bytes) {
 std::string generate(LanguageModel& model,
                      const std::string& prompt,
                      const SampleOptions& options) {
-    const std::int64_t vocab_size = model.config().vocab_size;
-    EVENKEEL_CHECK(vocab_size <= 256, "generate", "vocab_size: got ", vocab_size,
-                   ", want at most 256 (tokens are bytes)");
+    // Tokens are bytes: those beyond 255 only make a vocabulary divisible, and no text holds them.
+    const std::int64_t choices = std::min<std::int64_t>(model.config().vocab_size, 256);
     EVENKEEL_CHECK(options.tokens >= 0, "generate", "tokens: got ", options.tokens,
                    ", want 0 or more");
     EVENKEEL_CHECK(options.temperature >= 0.0, "generate", "temperature: got ", options.temperature,
                    ", want 0 or more");
     const CounterRng rng(options.seed, purpose("sampling"));
-    const std::int64_t capacity = model.config().max_seq_len;
     std::string text = prompt.empty() ? "\n" : prompt;
     const std::size_t first = prompt.empty() ? 1 : 0;  // the newline is not part of the result
+    // No more than the text can fill: max_seq_len may be far beyond.
+    const std::int64_t capacity = std::min(model.config().max_seq_len,
+                                           static_cast<std::int64_t>(text.size()) + options.tokens);
 
     std::unique_ptr<LanguageModel::DecodeState> state;
     std::int64_t decoded = 0;  // tokens of the text that the caches hold
@@ -67,8 +68,8 @@ std::string generate(LanguageModel& model,
         decoded += static_cast<std::int64_t>(next.size());
         const float* row = logits.data<float>();
         const std::int32_t token = options.temperature == 0.0
-                                       ? argmax(row, vocab_size)
-                                       : draw(row, vocab_size, options.temperature, rng.uniform(i));
+                                       ? argmax(row, choices)
+                                       : draw(row, choices, options.temperature, rng.uniform(i));
         text.push_back(static_cast<char>(token));
     }
     return text.substr(first);

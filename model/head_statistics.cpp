@@ -49,7 +49,11 @@ void HeadStatistics::add(std::size_t layer, const AttentionStats& stats, std::in
     float* max_logit = max_logit_.data<float>() + at;
     float* entropy_sum = entropy_sum_.data<float>() + at;
     for (std::int64_t head = 0; head < local_heads_; ++head) {
-        max_logit[head] = std::max(max_logit[head], stats.max_logit.data<float>()[head]);
+        const float highest = stats.max_logit.data<float>()[head];
+        // NaN is kept.
+        if (!(highest <= max_logit[head]) && !std::isnan(max_logit[head])) {
+            max_logit[head] = highest;
+        }
         entropy_sum[head] += stats.entropy.data<float>()[head] * static_cast<float>(rows);
     }
     if (layer == 0) rows_ += rows;

@@ -7,6 +7,8 @@ namespace {
 
 constexpr const char* kActivationNames[] = {"swiglu", "gelu"};
 constexpr const char* kTypeNames[] = {"fp32", "bf16"};
+// The product of any two sizes fits 63 bits, and so does a position in flash attention's 32.
+constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
 
 }  // namespace
 
@@ -33,6 +35,8 @@ void ModelConfig::validate(std::int64_t tensor_parallel) const {
     const auto positive = [](const char* name, std::int64_t value) {
         EVENKEEL_CHECK_CODE(value > 0, ErrorCode::kConfig, "ModelConfig", "model.", name, ": got ",
                             value, ", want 1 or more");
+        EVENKEEL_CHECK_CODE(value <= kMaxSize, ErrorCode::kConfig, "ModelConfig", "model.", name,
+                            ": got ", value, ", want at most 2^30");
     };
     const auto divisible = [&](const char* name, std::int64_t value) {
         positive(name, value);

@@ -254,6 +254,9 @@ std::vector<Case> all_cases() {
     cases.push_back({"more_queries_bidirectional", {1, 150, 3, 2, 1, 64}, kBidirectional});
     cases.push_back({"window_1", {1, 40, 40, 2, 1, 64}, {true, 1, {}}});
     cases.push_back({"window_50", {1, 400, 400, 2, 2, 64}, {true, 50, {}}});
+    const std::int64_t endless = std::numeric_limits<std::int64_t>::max();
+    cases.push_back({"window_endless", {1, 40, 40, 2, 1, 64}, {true, endless, {}}});
+    cases.push_back({"window_endless_two_sided", {1, 5, 40, 1, 1, 64}, {false, endless, {}}});
     cases.push_back({"window_two_sided", {1, 400, 400, 1, 1, 64}, {false, 33, {}}});
     cases.push_back({"window_decode", {1, 5, 400, 2, 1, 64}, {true, 70, {}}});
     cases.push_back({"window_that_misses_all_keys", {1, 200, 20, 1, 1, 64}, {false, 10, {}}});

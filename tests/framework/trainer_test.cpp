@@ -259,6 +259,32 @@ TEST_F(TrainerTest, RefusesToResumeAnotherRun) {
     expect(model, "other data");
 }
 
+TEST_F(TrainerTest, NamesARunStateWithImpossibleCounts) {
+    BigramTable model;
+    const std::string file = run(model, "run").checkpoint + "/trainer.json";
+    const std::string good = read_file(file);
+    config_.resume = true;
+    for (const char* wrong : {"\"step\": -20", "\"step\": 9223372036854775807"}) {
+        std::string text = good;
+        const std::string step = "\"step\": 20";
+        text.replace(text.find(step), step.size(), wrong);
+        write_file_atomically(file, text);
+        const Error error = failure(model, "run");
+        EXPECT_EQ(error.code(), ErrorCode::kIo);
+        EXPECT_NE(std::string(error.what()).find(file), std::string::npos) << error.what();
+    }
+}
+
+TEST_F(TrainerTest, SaysWhyItCannotMakeTheRunDirectory) {
+    BigramTable model;
+    config_.resume = true;
+    const std::string name = "text/run";  // below a file
+    EXPECT_NE(std::string(failure(model, name).what()).find("Not a directory"), std::string::npos);
+    const Error error = failure(model, "/../../../../../../../../proc/no/run");
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_NE(std::string(error.what()).find("trainer.run_dir"), std::string::npos) << error.what();
+}
+
 TEST_F(TrainerTest, SkipsStepsWithNonFiniteGradients) {
     BigramTable model;
     config_.steps = 3;

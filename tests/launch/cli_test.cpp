@@ -2,6 +2,7 @@
 // whatever is wrong with what it is given.
 #include <gtest/gtest.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -56,6 +57,46 @@ TEST(CliTest, BadUsageIsStatusTwo) {
     EXPECT_EQ(run_evenkeel("bench --only nonsense").status, 2);
 }
 
+TEST(CliTest, MisspeltCommandIsNamed) {
+    expect_refusal(run_evenkeel("tarin --config x.json"), {2, {"tarin"}});
+}
+
+TEST(CliTest, UnworkableNumbersAreRefusedInShort) {
+    for (const char* option : {"--seed -1", "--seed 99999999999999999999", "--temperature nan",
+                               "--temperature -1", "--tokens -1"}) {
+        const Outcome outcome = run_evenkeel(std::string("sample nowhere ") + option);
+        const std::string name = std::string(option).substr(0, std::string(option).find(' '));
+        expect_refusal(outcome, {2, {name}});
+        EXPECT_LT(outcome.output.size(), 200u) << outcome.output;
+    }
+}
+
+TEST(CliTest, ResultThatCannotBeWrittenIsAFailure) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
+    for (const std::string command : {"eval ", "sample ", "inspect "}) {
+        expect_refusal(run_command(EVENKEEL_PROGRAM " " + command + tiny.run + " > /dev/full"),
+                       {1, {"standard output"}});
+    }
+}
+
+TEST(CliTest, RunWhoseLossIsNotANumberEndsWithItsReport) {
+    const TinyRun tiny;
+    const Outcome outcome =
+        run_evenkeel(tiny.train("--set schedule.peak_lr=1e30 --set trainer.non_finite=skip"));
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find("the step is skipped"), std::string::npos) << outcome.output;
+}
+
+TEST(CliTest, ResumingWithUnworkableSettingsLeavesTheRunAsItWas) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
+    const std::string before = read_file(tiny.run + "/config.json");
+    expect_refusal(run_evenkeel(tiny.train("--set trainer.resume=true --set schedule.peak_lr=-1")),
+                   {2, {"schedule.peak_lr"}});
+    EXPECT_EQ(read_file(tiny.run + "/config.json"), before);
+}
+
 TEST(CliTest, MisspeltKeyNamesTheNearest) {
     const TinyRun tiny;
     expect_refusal(run_evenkeel(tiny.train("--set model.attention.num_head=4")),
@@ -93,6 +134,10 @@ TEST(CliTest, UnusableTextNamesThePath) {
                    {2, {"data.path", "zeros.bin"}});
     expect_refusal(train_on(tiny.scratch.write("short.txt", "too short")),
                    {2, {"data.path", "short.txt"}});
+    expect_refusal(train_on("/dev/zero"), {2, {"data.path", "/dev/zero"}});
+    const std::string pipe = tiny.scratch.path("pipe");
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    expect_refusal(train_on(pipe), {2, {"data.path", pipe}});
     EXPECT_FALSE(fs::exists(tiny.run));
 }
 

@@ -120,6 +120,24 @@ TEST(RunConfigTest, RejectsSequencesLongerThanTheModels) {
     EXPECT_NE(complaint(config, 1).find("trainer.seq_len"), std::string::npos);
 }
 
+TEST(RunConfigTest, RejectsWhatTheFirstStepWouldReject) {
+    RunConfig config = valid_config();
+    config.schedule.peak_lr = -1.0;
+    EXPECT_NE(complaint(config, 1).find("schedule.peak_lr"), std::string::npos);
+    config = valid_config();
+    config.optimizer.beta1 = 1.0;
+    EXPECT_NE(complaint(config, 1).find("optimizer.beta1"), std::string::npos);
+    config = valid_config();
+    config.parallel.timeout_seconds = 0.0;
+    EXPECT_NE(complaint(config, 1).find("parallel.timeout_seconds"), std::string::npos);
+}
+
+TEST(RunConfigTest, RejectsAttentionThatSeesTheAnswer) {
+    RunConfig config = valid_config();
+    config.model.attention.causal = false;
+    EXPECT_NE(complaint(config, 1).find("model.attention.causal"), std::string::npos);
+}
+
 TEST(RunConfigTest, RejectsAMissingTextPath) {
     EXPECT_NE(complaint(RunConfig(), 1).find("data.path"), std::string::npos);
 }

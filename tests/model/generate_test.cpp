@@ -100,12 +100,36 @@ TEST(GenerateTest, StartsFromANewlineWithoutAPrompt) {
     EXPECT_EQ("\n" + text, generate(model, "\n", {.tokens = 10, .temperature = 0.0}));
 }
 
-TEST(GenerateTest, RejectsModelsThatAreNotOfBytes) {
+TEST(GenerateTest, DrawsBytesOnlyFromALargerVocabulary) {
     const SoloGrid solo;
     ModelConfig config = tiny_model();
     config.vocab_size = 512;
     LanguageModel model(solo.grid, config, 1);
-    EXPECT_THROW(generate(model, "a", {}), Error);
+    for (const double temperature : {0.0, 1.0}) {
+        const std::string text = generate(model, "a", {.tokens = 40, .temperature = temperature});
+        ASSERT_EQ(text.size(), 41u);
+        if (temperature > 0.0) continue;
+        const Tensor logits = model.local_logits(as_tokens(text));  // [1, T, V]
+        bool larger_elsewhere = false;
+        for (std::size_t t = 1; t < text.size(); ++t) {
+            const float* row = logits.data<float>() + (t - 1) * 512;
+            EXPECT_EQ(static_cast<unsigned char>(text[t]), std::max_element(row, row + 256) - row)
+                << "position " << t;
+            larger_elsewhere |= std::max_element(row, row + 512) - row >= 256;
+        }
+        EXPECT_TRUE(larger_elsewhere) << "the other tokens were never the likeliest";
+    }
+}
+
+TEST(GenerateTest, HoldsNoMoreContextThanTheTextFills) {
+    const SoloGrid solo;
+    ModelConfig config = byte_model();
+    const SampleOptions options{.tokens = 20, .temperature = 0.0};
+    LanguageModel model(solo.grid, config, 1);
+    const std::string text = generate(model, "ab", options);
+    config.max_seq_len = 1 << 30;
+    LanguageModel far(solo.grid, config, 1);
+    EXPECT_EQ(generate(far, "ab", options), text);
 }
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/support/tiny_model.h"
 
 namespace evenkeel {
@@ -38,6 +40,22 @@ TEST(ModelConfigTest, NamesTheKeyToChange) {
     config = testing::tiny_model();
     config.norm_eps = 0.0;
     EXPECT_NE(complaint(config, 1).find("model.norm_eps"), std::string::npos);
+}
+
+TEST(ModelConfigTest, NamesASizeWhoseProductsWouldOverflow) {
+    constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max() - 1;
+    const auto expect_named = [&](auto set, const char* key) {
+        ModelConfig config = testing::tiny_model();
+        set(config);
+        EXPECT_NE(complaint(config, 1).find(concat(key, ": got ", kHuge)), std::string::npos)
+            << complaint(config, 1);
+    };
+    expect_named([](ModelConfig& c) { c.vocab_size = kHuge; }, "model.vocab_size");
+    expect_named([](ModelConfig& c) { c.num_layers = kHuge; }, "model.num_layers");
+    expect_named([](ModelConfig& c) { c.width = kHuge; }, "model.width");
+    expect_named([](ModelConfig& c) { c.feed_forward_width = kHuge; }, "model.feed_forward_width");
+    expect_named([](ModelConfig& c) { c.max_seq_len = kHuge; }, "model.max_seq_len");
+    expect_named([](ModelConfig& c) { c.attention.num_heads = kHuge; }, "attention.num_heads");
 }
 
 TEST(ModelConfigTest, ReadsItsEnumsByName) {
