@@ -20,20 +20,9 @@ HeadRows rows_of(const Tensor& tensor) {
     return {tensor.raw(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
 }
 
-// gain + offset, or all ones; [N, D] or [D].
-std::vector<float> effective_gain(const Tensor& gain, double offset, std::int64_t dim) {
-    if (!gain.defined()) return std::vector<float>(static_cast<std::size_t>(dim), 1.0f);
-    const float* values = gain.data<float>();
-    std::vector<float> result(values, values + gain.numel());
-    if (offset != 0.0) {
-        for (float& value : result) value = static_cast<float>(value + offset);
-    }
-    return result;
-}
-
 QkNormRopeRows common_rows(const Tensor& x,
                            const Tensor& rstd,
-                           const std::vector<float>& gain,
+                           const Tensor& gain,
                            const RopeTable& rope,
                            const Tensor& positions,
                            const QkNormRopeOptions& options) {
@@ -48,8 +37,7 @@ QkNormRopeRows common_rows(const Tensor& x,
     rows.eps = static_cast<float>(options.eps);
     rows.x = rows_of(x);
     if (options.norm) rows.rstd = rstd.data<float>();
-    rows.gain = gain.data();
-    rows.gain_head = static_cast<std::int64_t>(gain.size()) == rows.heads * rows.dim ? rows.dim : 0;
+    if (gain.defined() && gain.rank() == 2) rows.gain_head = rows.dim;
     if (rope.rotary_dim > 0) {
         rows.cos = rope.cos.data<float>();
         rows.sin = rope.sin.data<float>();
@@ -63,6 +51,28 @@ QkNormRopeRows common_rows(const Tensor& x,
     return rows;
 }
 
+// The channel that stands at each of D places.
+std::vector<std::int32_t> channel_order(const QkNormRopeRows& rows) {
+    std::vector<std::int32_t> channels(static_cast<std::size_t>(rows.dim));
+    EVENKEEL_FOR_CURRENT_ISA(qk_norm_rope_channel_order)(rows, channels.data());
+    return channels;
+}
+
+// gain + offset, or all ones; [N, D] or [D], in the order of channels. (A tensor is aligned for vectors.)
+Tensor effective_gain(const Tensor& gain,
+                      double offset,
+                      const std::vector<std::int32_t>& channels) {
+    const auto dim = static_cast<std::int64_t>(channels.size());
+    if (!gain.defined()) return Tensor::full({dim}, 1.0f, DType::kFloat32);
+    const Tensor result = Tensor::uninitialized(gain.shape(), DType::kFloat32);
+    const float* from = gain.data<float>();
+    float* to = result.data<float>();
+    for (std::int64_t i = 0; i < gain.numel(); ++i) {
+        to[i] = static_cast<float>(from[i - i % dim + channels[i % dim]] + offset);
+    }
+    return result;
+}
+
 // Calls f(chunk, first token, last token + 1) for chunks of tokens, on all threads.
 template <typename F>
 void for_each_chunk(const Tensor& x, F&& f) {
@@ -74,23 +84,29 @@ void for_each_chunk(const Tensor& x, F&& f) {
     }
 }
 
-// dgain [N, D] or [D] += partial [chunks, N, D], in order.
-void add_gain_gradient(const std::vector<float>& partial,
-                       std::int64_t chunks,
-                       std::int64_t heads,
-                       std::int64_t dim,
+// dgain [N, D] or [D] += partial [chunks, N, D], in order of chunks and heads.
+void add_gain_gradient(const Tensor& partial,
+                       const std::vector<std::int32_t>& channels,
                        const Tensor& dgain) {
-    const bool shared = dgain.rank() == 1;
-    float* sum = dgain.data<float>();
+    const auto dim = static_cast<std::int64_t>(channels.size());
+    const std::int64_t chunks = partial.size(0), heads = partial.size(1);
     const std::int64_t width = heads * dim;
-    const std::int64_t outputs = shared ? dim : width;
+    std::vector<double> totals(static_cast<std::size_t>(width));
 #pragma omp parallel for schedule(static) if (chunks * width >= kParallelElements)
-    for (std::int64_t c = 0; c < outputs; ++c) {
-        double total = 0.0;
+    for (std::int64_t n = 0; n < heads; ++n) {
+        double* total = totals.data() + n * dim;
         for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-            for (std::int64_t i = c; i < width; i += outputs) total += partial[chunk * width + i];
+            const float* part = partial.data<float>() + chunk * width + n * dim;
+            for (std::int64_t i = 0; i < dim; ++i) total[i] += part[i];
         }
-        sum[c] = static_cast<float>(sum[c] + total);
+    }
+    if (dgain.rank() == 1) {
+        for (std::int64_t i = dim; i < width; ++i) totals[i % dim] += totals[i];
+    }
+    float* sum = dgain.data<float>();
+    for (std::int64_t i = 0; i < dgain.numel(); ++i) {
+        float& value = sum[i - i % dim + channels[i % dim]];
+        value = static_cast<float>(value + totals[i]);
     }
 }
 
@@ -103,8 +119,9 @@ void qk_norm_rope_forward(const Tensor& x,
                           const QkNormRopeOptions& options,
                           const Tensor& y,
                           const Tensor& rstd) {
-    const std::vector<float> effective = effective_gain(gain, options.gain_offset, x.size(3));
-    QkNormRopeRows rows = common_rows(x, rstd, effective, rope, positions, options);
+    QkNormRopeRows rows = common_rows(x, rstd, gain, rope, positions, options);
+    const Tensor effective = effective_gain(gain, options.gain_offset, channel_order(rows));
+    rows.gain = effective.data<float>();
     rows.y = rows_of(y);
     const auto forward_rows = EVENKEEL_FOR_CURRENT_ISA(qk_norm_rope_forward_rows);
     for_each_chunk(x, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
@@ -121,8 +138,10 @@ void qk_norm_rope_backward(const Tensor& dy,
                            const QkNormRopeOptions& options,
                            const Tensor& dx,
                            const Tensor& dgain) {
-    const std::vector<float> effective = effective_gain(gain, options.gain_offset, dy.size(3));
-    QkNormRopeRows rows = common_rows(x, rstd, effective, rope, positions, options);
+    QkNormRopeRows rows = common_rows(x, rstd, gain, rope, positions, options);
+    const std::vector<std::int32_t> channels = channel_order(rows);
+    const Tensor effective = effective_gain(gain, options.gain_offset, channels);
+    rows.gain = effective.data<float>();
     rows.y = rows_of(dx);
     rows.dy = rows_of(dy);
     const auto backward_rows = EVENKEEL_FOR_CURRENT_ISA(qk_norm_rope_backward_rows);
@@ -130,11 +149,13 @@ void qk_norm_rope_backward(const Tensor& dy,
     const std::int64_t width = x.size(2) * x.size(3);
     const std::int64_t chunks = (x.size(0) * x.size(1) + kChunkTokens - 1) / kChunkTokens;
     const bool with_gain = dgain.defined();
-    std::vector<float> partial(static_cast<std::size_t>(with_gain ? chunks * width : 0));
+    const Tensor partial =
+        with_gain ? Tensor::zeros({chunks, x.size(2), x.size(3)}, DType::kFloat32) : Tensor();
     for_each_chunk(x, [&](std::int64_t chunk, std::int64_t begin, std::int64_t end) {
-        backward_rows(rows, begin, end, with_gain ? partial.data() + chunk * width : nullptr);
+        backward_rows(rows, begin, end,
+                      with_gain ? partial.data<float>() + chunk * width : nullptr);
     });
-    if (with_gain) add_gain_gradient(partial, chunks, x.size(2), x.size(3), dgain);
+    if (with_gain) add_gain_gradient(partial, channels, dgain);
 }
 
 }  // namespace evenkeel::cpu

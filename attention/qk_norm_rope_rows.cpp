@@ -7,15 +7,82 @@
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
 
-template <typename T, int kDim>
-EVENKEEL_INLINE float sum_of_squares(const T* row) {
-    Vec sums[2] = {};  // two, so that additions need not wait for each other
-    for (int i = 0; i < kDim / kLanes; ++i) {
-        const Vec value = load(row + i * kLanes);
-        sums[i % 2] += value * value;
-    }
-    return sum(sums[0] + sums[1]);
+// How a row stands in registers while it turns.
+enum class Path {
+    kHalfSplit,  // half-split, all channels turn, halves are whole vectors: i turns with i + kVectors / 2
+    kInterleaved,  // interleaved, all channels turn: vector 2 i, even channels, turns with 2 i + 1
+    kInMemory,     // anything else: in order, turned through memory
+};
+
+// Loads or stores kVectors vectors. Split, two neighbours hold the even and the odd channels of their range;
+// an odd one out at the end keeps its order.
+template <int kVectors, bool kSplit, typename T>
+EVENKEEL_INLINE void load_run(const T* from, Vec* run) {
+    int i = 0;
+    for (; kSplit && i + 1 < kVectors; i += 2) load_even_odd(from + i * kLanes, run[i], run[i + 1]);
+    for (; i < kVectors; ++i) run[i] = load(from + i * kLanes);
 }
+template <int kVectors, bool kSplit, typename T>
+EVENKEEL_INLINE void store_run(T* to, const Vec* run) {
+    int i = 0;
+    for (; kSplit && i + 1 < kVectors; i += 2) store_even_odd(to + i * kLanes, run[i], run[i + 1]);
+    for (; i < kVectors; ++i) store(to + i * kLanes, run[i]);
+}
+
+// The order of channels in the registers of a row in memory of type T.
+template <typename T, int kDim, Path kPath>
+struct Order {
+    static constexpr int kVectors = kDim / kLanes;
+    static constexpr int kRuns = kPath == Path::kHalfSplit ? 2 : 1;
+    static constexpr int kLength = kVectors / kRuns;
+    static constexpr bool kSplit =
+        kPath == Path::kInterleaved || (kPath == Path::kHalfSplit && sizeof(T) == 2);
+
+    template <typename U>
+    EVENKEEL_INLINE static void load(const U* from, Vec* row) {
+        for (int i = 0; i < kRuns; ++i) {
+            load_run<kLength, kSplit>(from + i * kLength * kLanes, row + i * kLength);
+        }
+    }
+    EVENKEEL_INLINE static void store(T* to, const Vec* row) {
+        for (int i = 0; i < kRuns; ++i) {
+            store_run<kLength, kSplit>(to + i * kLength * kLanes, row + i * kLength);
+        }
+    }
+};
+
+// One token's index in the table of angles.
+EVENKEEL_INLINE std::int64_t angle_index(const QkNormRopeRows& rows,
+                                         std::int64_t b,
+                                         std::int64_t t) {
+    if (rows.positions == nullptr) return t;
+    return rows.positions[b * rows.positions_batch + t * rows.positions_token] - rows.first;
+}
+
+// The rotation of one token's rows, back by the same angle if kInverse: in registers, cos and sin included.
+template <typename T, int kDim, Path kPath, bool kInverse>
+struct Rotation {
+    static constexpr int kPairs = kDim / kLanes / 2;  // of vectors
+    Vec cos[kPairs];
+    Vec sin[kPairs];
+
+    EVENKEEL_INLINE void find(const QkNormRopeRows& rows, std::int64_t b, std::int64_t t) {
+        constexpr bool kSplit = kPath == Path::kHalfSplit && Order<T, kDim, kPath>::kSplit;
+        const std::int64_t first = angle_index(rows, b, t) * (kDim / 2);
+        load_run<kPairs, kSplit>(rows.cos + first, cos);
+        load_run<kPairs, kSplit>(rows.sin + first, sin);
+        for (int i = 0; kInverse && i < kPairs; ++i) sin[i] = -sin[i];
+    }
+    EVENKEEL_INLINE void apply(Vec* row) const {
+        for (int i = 0; i < kPairs; ++i) {
+            Vec& first = row[kPath == Path::kHalfSplit ? i : 2 * i];
+            Vec& second = row[kPath == Path::kHalfSplit ? i + kPairs : 2 * i + 1];
+            const Vec u = first, v = second;
+            first = u * cos[i] - v * sin[i];
+            second = v * cos[i] + u * sin[i];
+        }
+    }
+};
 
 // cos and sin of one token's angles; sin with the sign of the direction for the interleaved layout,
 // where both are spread out to one value a channel.
@@ -34,10 +101,7 @@ EVENKEEL_INLINE void find_angles(const QkNormRopeRows& rows,
                                  std::int64_t b,
                                  std::int64_t t,
                                  Angles& angles) {
-    const std::int64_t index =
-        rows.positions == nullptr
-            ? t
-            : rows.positions[b * rows.positions_batch + t * rows.positions_token] - rows.first;
+    const std::int64_t index = angle_index(rows, b, t);
     const int pairs = rows.rotary_dim / 2;
     angles.cos = rows.cos + index * pairs;
     angles.sin = rows.sin + index * pairs;
@@ -85,106 +149,153 @@ EVENKEEL_INLINE void rotate_in_memory(float* row, const Angles& angles) {
     }
 }
 
-// kWhole: half-split, all channels turn, halves are whole vectors. Such a row stays in registers.
-template <int kDim, bool kWhole, bool kInverse>
-EVENKEEL_INLINE void rotate(Vec* row, const Angles& angles) {
-    constexpr int kVectors = kDim / kLanes;
-    if constexpr (kWhole) {
-        for (int i = 0; i < kVectors / 2; ++i) {
-            const Vec u = row[i], v = row[i + kVectors / 2];
-            const Vec cos = load(angles.cos + i * kLanes);
-            const Vec sin =
-                kInverse ? -load(angles.sin + i * kLanes) : load(angles.sin + i * kLanes);
-            row[i] = u * cos - v * sin;
-            row[i + kVectors / 2] = v * cos + u * sin;
+template <typename T, int kDim, bool kInverse>
+struct Rotation<T, kDim, Path::kInMemory, kInverse> {
+    Angles angles;
+
+    EVENKEEL_INLINE void find(const QkNormRopeRows& rows, std::int64_t b, std::int64_t t) {
+        if (rows.rotary_dim > 0) {
+            find_angles<kInverse>(rows, b, t, angles);
+        } else {
+            angles.rotary_dim = 0;
         }
-    } else if (angles.rotary_dim > 0) {
-        alignas(64) float values[kDim];
-        for (int i = 0; i < kVectors; ++i) store(values + i * kLanes, row[i]);
-        rotate_in_memory<kInverse>(values, angles);
-        for (int i = 0; i < kVectors; ++i) row[i] = load(values + i * kLanes);
     }
-}
+    EVENKEEL_INLINE void apply(Vec* row) const {
+        if (angles.rotary_dim == 0) return;
+        alignas(64) float values[kDim];
+        store_run<kDim / kLanes, false>(values, row);
+        rotate_in_memory<kInverse>(values, angles);
+        load_run<kDim / kLanes, false>(values, row);
+    }
+};
 
 template <typename T>
 EVENKEEL_INLINE T* row_at(const HeadRows& rows, std::int64_t b, std::int64_t t) {
     return static_cast<T*>(rows.base) + b * rows.batch + t * rows.token;
 }
 
-// Statistics formed one after another before their rows are written: enough for square roots and divisions
-// to overlap, few enough for the rows to stay in L1.
-constexpr std::int64_t kHeads = 8;
+template <int kDim, typename T>
+EVENKEEL_INLINE Vec squares(const T* row) {
+    Vec sums[2] = {};  // two, so that additions need not wait for each other
+    int c = 0;
+    for (; c + 2 * kLanes <= kDim; c += 2 * kLanes) {
+        Vec& sum = sums[c / (2 * kLanes) % 2];
+        sum = add_squares(sum, row + c);
+    }
+    if (c < kDim) {
+        const Vec value = load(row + c);
+        sums[1] += value * value;
+    }
+    return sums[0] + sums[1];
+}
 
-// The parameters come by value: no store can change a local copy, so they stay in registers.
-template <typename T, int kDim, bool kWhole>
+using Four = float __attribute__((vector_size(16)));
+
+// 1 / rms of four rows.
+template <int kDim, typename T>
+EVENKEEL_INLINE Four reciprocal_rms_of_four(const T* const* at, float eps) {
+    const Vec totals = sums(squares<kDim>(at[0]), squares<kDim>(at[1]), squares<kDim>(at[2]),
+                            squares<kDim>(at[3]));
+    Four rstd;
+    __builtin_memcpy(&rstd, &totals, sizeof rstd);
+    for (int i = 0; i < 4; ++i) rstd[i] = 1.0f / __builtin_sqrtf(rstd[i] / kDim + eps);
+    return rstd;
+}
+
+// Outside of this range, or NaN, the squares may have over- or underflowed.
+constexpr float kSmallRstd = 6e-20f;
+constexpr float kLargeRstd = 1e15f;
+
+// 1 / rms of all heads of a token.
+template <typename T, int kDim>
+EVENKEEL_INLINE void find_statistics(const QkNormRopeRows& rows, std::int64_t token) {
+    const T* x = row_at<T>(rows.x, token / rows.tokens, token % rows.tokens);
+    float* rstd = rows.rstd + token * rows.heads;
+    auto usual = Four{} == Four{};  // true in every lane
+    for (std::int64_t n = 0; n < rows.heads; n += 4) {
+        const std::int64_t left = rows.heads - n;
+        const T* at[4];  // the last one repeated where there are fewer
+        for (int i = 0; i < 4; ++i) at[i] = x + (n + (i < left ? i : left - 1)) * rows.x.head;
+        const Four four = reciprocal_rms_of_four<kDim>(at, rows.eps);
+        usual &= (four >= kSmallRstd) & (four <= kLargeRstd);
+        if (left >= 4) {
+            __builtin_memcpy(rstd + n, &four, sizeof four);
+        } else {
+            for (std::int64_t i = 0; i < left; ++i) rstd[n + i] = four[i];
+        }
+    }
+    if (usual[0] & usual[1] & usual[2] & usual[3]) [[likely]]
+        return;
+    for (std::int64_t n = 0; n < rows.heads; ++n) {
+        if (rstd[n] >= kSmallRstd && rstd[n] <= kLargeRstd) continue;
+        rstd[n] = careful_reciprocal_rms(x + n * rows.x.head, kDim, rows.eps);
+    }
+}
+
+// The parameters come by value: no store can change a local copy, so they stay in registers. The statistics
+// of the next token are formed before the rows of this one are written, which hides their latency.
+template <typename T, int kDim, Path kPath>
 void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
+    using InOrder = Order<T, kDim, kPath>;
     constexpr int kVectors = kDim / kLanes;
-    Angles angles;
+    Rotation<T, kDim, kPath, false> rotation;
+    if (rows.norm) find_statistics<T, kDim>(rows, begin);
     for (std::int64_t token = begin; token < end; ++token) {
+        if (rows.norm && token + 1 < end) find_statistics<T, kDim>(rows, token + 1);
         const std::int64_t b = token / rows.tokens, t = token % rows.tokens;
-        find_angles<false>(rows, b, t, angles);
+        rotation.find(rows, b, t);
         const T* x = row_at<T>(rows.x, b, t);
         T* y = row_at<T>(rows.y, b, t);
-        float* rstd = rows.norm ? rows.rstd + token * rows.heads : nullptr;
-        for (std::int64_t first = 0; first < rows.heads; first += kHeads) {
-            const std::int64_t last = first + kHeads < rows.heads ? first + kHeads : rows.heads;
-            for (std::int64_t n = first; rows.norm && n < last; ++n) {
-                const T* row = x + n * rows.x.head;
-                rstd[n] = reciprocal_rms(sum_of_squares<T, kDim>(row), row, kDim, rows.eps);
+        const float* gain = rows.gain;
+        for (std::int64_t n = 0; n < rows.heads;
+             ++n, x += rows.x.head, y += rows.y.head, gain += rows.gain_head) {
+            Vec row[kVectors];
+            InOrder::load(x, row);
+            if (rows.norm) {
+                const float rstd = rows.rstd[token * rows.heads + n];
+                for (int i = 0; i < kVectors; ++i) row[i] = row[i] * rstd * load(gain + i * kLanes);
             }
-            for (std::int64_t n = first; n < last; ++n) {
-                const T* in = x + n * rows.x.head;
-                T* out = y + n * rows.y.head;
-                Vec row[kVectors];
-                for (int i = 0; i < kVectors; ++i) row[i] = load(in + i * kLanes);
-                if (rows.norm) {
-                    const float* gain = rows.gain + n * rows.gain_head;
-                    for (int i = 0; i < kVectors; ++i) {
-                        row[i] = row[i] * rstd[n] * load(gain + i * kLanes);
-                    }
-                }
-                rotate<kDim, kWhole, false>(row, angles);
-                for (int i = 0; i < kVectors; ++i) store(out + i * kLanes, row[i]);
-            }
+            rotation.apply(row);
+            InOrder::store(y, row);
         }
     }
 }
 
-template <typename T, int kDim, bool kWhole>
+template <typename T, int kDim, Path kPath>
 void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, float* dgain) {
+    using InOrder = Order<T, kDim, kPath>;
     constexpr int kVectors = kDim / kLanes;
-    Angles angles;
+    Rotation<T, kDim, kPath, true> rotation;
     for (std::int64_t token = begin; token < end; ++token) {
         const std::int64_t b = token / rows.tokens, t = token % rows.tokens;
-        find_angles<true>(rows, b, t, angles);
+        rotation.find(rows, b, t);
         const T* x = row_at<T>(rows.x, b, t);
         const T* dy = row_at<T>(rows.dy, b, t);
         T* dx = row_at<T>(rows.y, b, t);
         for (std::int64_t n = 0; n < rows.heads;
              ++n, x += rows.x.head, dy += rows.dy.head, dx += rows.y.head) {
             Vec z[kVectors];  // the gradient turned back
-            for (int i = 0; i < kVectors; ++i) z[i] = load(dy + i * kLanes);
-            rotate<kDim, kWhole, true>(z, angles);
+            InOrder::load(dy, z);
+            rotation.apply(z);
             if (rows.norm) {
                 const float rstd = rows.rstd[token * rows.heads + n];
                 const float* gain = rows.gain + n * rows.gain_head;
                 Vec u[kVectors];  // x / rms
-                Vec dot{};
+                InOrder::load(x, u);
+                Vec dot[2] = {};
                 for (int i = 0; i < kVectors; ++i) {
-                    u[i] = load(x + i * kLanes) * rstd;
-                    const Vec zu = z[i] * u[i];
-                    const Vec g = load(gain + i * kLanes);
-                    dot += g * zu;
+                    u[i] *= rstd;
                     if (dgain != nullptr) {
                         float* sums = dgain + n * kDim + i * kLanes;
-                        store(sums, load(sums) + zu);
+                        store(sums, load(sums) + z[i] * u[i]);
                     }
-                    z[i] *= g;
+                    z[i] *= load(gain + i * kLanes);
+                    dot[i % 2] += z[i] * u[i];
                 }
-                const float mean = sum(dot) / kDim;
+                const float mean = sum(dot[0] + dot[1]) / kDim;
                 for (int i = 0; i < kVectors; ++i) z[i] = (z[i] - u[i] * mean) * rstd;
             }
-            for (int i = 0; i < kVectors; ++i) store(dx + i * kLanes, z[i]);
+            InOrder::store(dx, z);
         }
     }
 }
@@ -192,30 +303,38 @@ void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, f
 template <int kDim, typename F>
 EVENKEEL_INLINE bool call_for(const QkNormRopeRows& rows, F&& f) {
     if (rows.dim != kDim) return false;
-    if constexpr (kDim / 2 % kLanes == 0) {
-        if (!rows.interleaved && rows.rotary_dim == kDim) {
-            f.template operator()<kDim, true>();
+    if (rows.rotary_dim == kDim) {
+        if constexpr (kDim % (2 * kLanes) == 0) {
+            if (rows.interleaved) {
+                f.template operator()<kDim, Path::kInterleaved>();
+            } else {
+                f.template operator()<kDim, Path::kHalfSplit>();
+            }
             return true;
         }
     }
-    f.template operator()<kDim, false>();
+    f.template operator()<kDim, Path::kInMemory>();
     return true;
 }
 
-// Calls f.operator()<head width, rotation in registers>().
+// Calls f.operator()<storage type, head width, path>().
 template <typename F>
 EVENKEEL_INLINE void dispatch(const QkNormRopeRows& rows, F&& f) {
-    static_cast<void>(call_for<32>(rows, f) || call_for<64>(rows, f) || call_for<80>(rows, f) ||
-                      call_for<96>(rows, f) || call_for<128>(rows, f) || call_for<192>(rows, f) ||
-                      call_for<256>(rows, f));
+    const auto for_dim = [&]<int kDim, Path kPath>() {
+        if (rows.bf16) return f.template operator()<std::uint16_t, kDim, kPath>();
+        f.template operator()<float, kDim, kPath>();
+    };
+    static_cast<void>(call_for<32>(rows, for_dim) || call_for<64>(rows, for_dim) ||
+                      call_for<80>(rows, for_dim) || call_for<96>(rows, for_dim) ||
+                      call_for<128>(rows, for_dim) || call_for<192>(rows, for_dim) ||
+                      call_for<256>(rows, for_dim));
 }
 
 }  // namespace
 
 void qk_norm_rope_forward_rows(const QkNormRopeRows& rows, std::int64_t begin, std::int64_t end) {
-    dispatch(rows, [&]<int kDim, bool kWhole>() {
-        if (rows.bf16) return forward<std::uint16_t, kDim, kWhole>(rows, begin, end);
-        forward<float, kDim, kWhole>(rows, begin, end);
+    dispatch(rows, [&]<typename T, int kDim, Path kPath>() {
+        forward<T, kDim, kPath>(rows, begin, end);
     });
 }
 
@@ -223,9 +342,20 @@ void qk_norm_rope_backward_rows(const QkNormRopeRows& rows,
                                 std::int64_t begin,
                                 std::int64_t end,
                                 float* dgain) {
-    dispatch(rows, [&]<int kDim, bool kWhole>() {
-        if (rows.bf16) return backward<std::uint16_t, kDim, kWhole>(rows, begin, end, dgain);
-        backward<float, kDim, kWhole>(rows, begin, end, dgain);
+    dispatch(rows, [&]<typename T, int kDim, Path kPath>() {
+        backward<T, kDim, kPath>(rows, begin, end, dgain);
+    });
+}
+
+void qk_norm_rope_channel_order(const QkNormRopeRows& rows, std::int32_t* channels) {
+    dispatch(rows, [&]<typename T, int kDim, Path kPath>() {
+        float in_memory[kDim];
+        for (int c = 0; c < kDim; ++c) in_memory[c] = static_cast<float>(c);
+        Vec row[kDim / kLanes];
+        Order<T, kDim, kPath>::load(in_memory, row);
+        for (int c = 0; c < kDim; ++c) {
+            channels[c] = static_cast<std::int32_t>(row[c / kLanes][c % kLanes]);
+        }
     });
 }
 

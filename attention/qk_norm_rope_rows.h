@@ -26,20 +26,26 @@ struct QkNormRopeRows {
     bool norm = true;
     float eps = 0.0f;
     HeadRows x;
-    HeadRows y;                   // forward: result; backward: dx
-    HeadRows dy;                  // backward
-    float* rstd = nullptr;        // [B, T, N]
-    const float* gain = nullptr;  // [N, D] or [D], offset added
-    std::int64_t gain_head = 0;   // stride from head to head: D or 0
-    const float* cos = nullptr;   // [positions, R/2]
+    HeadRows y;             // forward: result; backward: dx
+    HeadRows dy;            // backward
+    float* rstd = nullptr;  // [B, T, N]
+    const float* gain =
+        nullptr;  // [N, D] or [D], offset added, channels as in qk_norm_rope_channel_order
+    std::int64_t gain_head = 0;  // stride from head to head: D or 0
+    const float* cos = nullptr;  // [positions, R/2]
     const float* sin = nullptr;
     const std::int32_t* positions = nullptr;  // [B, T]; null: t
     std::int64_t positions_batch = 0, positions_token = 0;
     std::int64_t first = 0;  // position of the table's first row, when positions are given
 };
 
-// Tokens begin .. end-1 of the B*T. Backward adds the gain gradients of these tokens to dgain [N, D],
-// unless it is null.
+// Rows stand in registers in an order that spares shuffles: place i of the D holds channel channels[i]. It
+// depends on type, width and layout only.
+EVENKEEL_DECLARE_FOR_ISAS(void qk_norm_rope_channel_order(const QkNormRopeRows& rows,
+                                                          std::int32_t* channels);)
+
+// Tokens begin .. end-1 of the B*T. Backward adds the gain gradients of these tokens to dgain [N, D], in the
+// order of the registers, unless it is null.
 EVENKEEL_DECLARE_FOR_ISAS(void qk_norm_rope_forward_rows(const QkNormRopeRows& rows,
                                                          std::int64_t begin,
                                                          std::int64_t end);

@@ -51,14 +51,18 @@ EVENKEEL_INLINE Vec load(const std::uint16_t* from) {
 #endif
     return (Vec)((BitVec)bits << 16);
 }
-// To nearest, ties to even; NaN stays NaN. The AVX-512 instruction rounds subnormal numbers to zero.
+// The bfloat16 in the upper half of each lane, anything below it: to nearest, ties to even; NaN stays NaN.
+EVENKEEL_INLINE BitVec round_to_bf16(Vec value) {
+    const BitVec u = (BitVec)value;
+    const BitVec rounded = u + 0x7fffu + ((u >> 16) & 1u);
+    return value == value ? rounded : (u | 0x400000u);
+}
+// The AVX-512 instructions round subnormal numbers to zero.
 EVENKEEL_INLINE void store(std::uint16_t* to, Vec value) {
 #if defined(__AVX512BF16__)
     const auto bits = _mm512_cvtneps_pbh((__m512)value);
 #else
-    const BitVec u = (BitVec)value;
-    const BitVec rounded = u + 0x7fffu + ((u >> 16) & 1u);
-    const BitVec chosen = value == value ? rounded : (u | 0x400000u);
+    const BitVec chosen = round_to_bf16(value);
 #if defined(__AVX2__)
     // The upper halves as signed numbers fit 16 bits, so that saturation changes none.
     const auto halves = (__m256i)((IntVec)chosen >> 16);
@@ -72,6 +76,41 @@ EVENKEEL_INLINE void store(std::uint16_t* to, Vec value) {
 #endif
 #endif
     __builtin_memcpy(to, &bits, kLanes * sizeof(std::uint16_t));
+}
+
+// 2 * kLanes elements, split into those at even and those at odd places. For bfloat16 that is cheaper than
+// keeping their order: each half of a 32-bit lane becomes the upper half of a float in place.
+EVENKEEL_INLINE void load_even_odd(const float* from, Vec& even, Vec& odd) {
+    IntVec places{};
+    for (int i = 0; i < kLanes; ++i) places[i] = 2 * i;
+    const Vec low = load(from), high = load(from + kLanes);
+    even = __builtin_shuffle(low, high, places);
+    odd = __builtin_shuffle(low, high, places + 1);
+}
+EVENKEEL_INLINE void load_even_odd(const std::uint16_t* from, Vec& even, Vec& odd) {
+    static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__);
+    BitVec pairs;
+    __builtin_memcpy(&pairs, from, sizeof pairs);
+    even = (Vec)(pairs << 16);
+    odd = (Vec)(pairs & 0xffff0000u);
+}
+EVENKEEL_INLINE void store_even_odd(float* to, Vec even, Vec odd) {
+    IntVec places{};
+    for (int i = 0; i < kLanes; ++i) places[i] = i / 2 + i % 2 * kLanes;
+    store(to, __builtin_shuffle(even, odd, places));
+    store(to + kLanes, __builtin_shuffle(even, odd, places + kLanes / 2));
+}
+EVENKEEL_INLINE void store_even_odd(std::uint16_t* to, Vec even, Vec odd) {
+#if defined(__AVX512BF16__)
+    using ShortVec2 = std::uint16_t __attribute__((vector_size(kLanes * 4)));
+    ShortVec2 places{};
+    for (int i = 0; i < 2 * kLanes; ++i) places[i] = i / 2 + i % 2 * kLanes;
+    const auto halves = (ShortVec2)_mm512_cvtne2ps_pbh((__m512)odd, (__m512)even);
+    const auto bits = __builtin_shuffle(halves, places);
+#else
+    const BitVec bits = (round_to_bf16(even) >> 16) | (round_to_bf16(odd) & 0xffff0000u);
+#endif
+    __builtin_memcpy(to, &bits, sizeof bits);
 }
 
 // The first count elements, and zeros: what is left of a row.
@@ -96,6 +135,18 @@ EVENKEEL_INLINE Vec swap_lanes(Vec value) {
     return __builtin_shuffle(value, from);
 }
 
+// Adds the squares of 2 * kLanes elements. (The dot product instruction for bfloat16 is no faster.)
+template <typename T>
+EVENKEEL_INLINE Vec add_squares(Vec sum, const T* from) {
+    Vec a, b;
+    if constexpr (sizeof(T) == 2) {
+        load_even_odd(from, a, b);
+    } else {
+        a = load(from), b = load(from + kLanes);
+    }
+    return sum + a * a + b * b;
+}
+
 // The sum of all lanes, pairwise.
 EVENKEEL_INLINE float sum(Vec value) {
     if constexpr (kLanes > 8) value += swap_lanes<8>(value);
@@ -103,6 +154,22 @@ EVENKEEL_INLINE float sum(Vec value) {
     value += swap_lanes<2>(value);
     value += swap_lanes<1>(value);
     return value[0];
+}
+
+// Two vectors' sums of lanes that lie kDistance apart, those of a in the lanes without that bit.
+template <int kDistance>
+EVENKEEL_INLINE Vec fold(Vec a, Vec b) {
+    IntVec from{};
+    for (int i = 0; i < kLanes; ++i) from[i] = i & kDistance ? kLanes + i : i;
+    return __builtin_shuffle(a, b, from) + __builtin_shuffle(a, b, from ^ kDistance);
+}
+
+// The sums of all lanes of four vectors, in the first four lanes: for less than two sums' instructions.
+EVENKEEL_INLINE Vec sums(Vec a, Vec b, Vec c, Vec d) {
+    Vec result = fold<2>(fold<1>(a, b), fold<1>(c, d));
+    if constexpr (kLanes > 4) result += swap_lanes<4>(result);
+    if constexpr (kLanes > 8) result += swap_lanes<8>(result);
+    return result;
 }
 
 // e^x to 2 units in the last place; below -87.3 and above 88 the values at those ends. By x = n ln 2 + r,
