@@ -9,7 +9,7 @@ run_packages=(libjs-vega fortunes)
 test_packages=(libgtest-dev)
 
 say() { printf '\n== %s\n' "$*"; }
-fail() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; exit 1; }
+fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
 # install_missing PACKAGE...: nothing happens when all are there.
 install_missing() {
