@@ -160,6 +160,10 @@ std::string CheckpointStore::latest() const {
 
 void write_file_atomically(const std::string& path, const std::string& text) {
     const std::string unfinished = path + kUnfinished;
+    std::error_code ignored;  // writing reports the reason
+    const fs::file_status status = fs::status(path, ignored);
+    EVENKEEL_CHECK_CODE(!fs::exists(status) || fs::is_regular_file(status), ErrorCode::kIo,
+                        "checkpoint", path, ": got a directory, a device or a pipe, want a file");
     try {
         File file = File::create(unfinished);
         file.write(text.data(), text.size());

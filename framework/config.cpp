@@ -191,6 +191,9 @@ struct Assign {
 };
 
 void assign(const Field& field, const Json& value, const std::string& origin) {
+    if (value.is_string() && value.get_ref<const std::string&>().find('\0') != std::string::npos) {
+        fail(origin, field.path, concat("got ", describe(value), ", want text without NUL"));
+    }
     if (std::visit(Assign{value}, field.value)) return;
     const bool too_large = std::holds_alternative<std::int64_t*>(field.value) &&
                            (value.is_number_unsigned() ||

@@ -39,9 +39,15 @@ void TrainerConfig::validate(int data_parallel_size) const {
         EVENKEEL_CHECK_CODE(value >= least, ErrorCode::kConfig, "TrainerConfig", "trainer.", name,
                             ": got ", value, ", want ", least, " or more");
     };
+    const auto at_most = [](const char* name, std::int64_t value) {
+        EVENKEEL_CHECK_CODE(value <= std::int64_t{1} << 30, ErrorCode::kConfig, "TrainerConfig",
+                            "trainer.", name, ": got ", value, ", want at most 2^30");
+    };
     at_least("steps", steps, 1);
     at_least("batch_size", batch_size, 1);
+    at_most("batch_size", batch_size);
     at_least("micro_batch_size", micro_batch_size, 1);
+    at_most("micro_batch_size", micro_batch_size);
     at_least("seq_len", seq_len, 1);
     at_least("seed", seed, 0);
     at_least("log_interval", log_interval, 1);

@@ -41,6 +41,12 @@ void check_ranks(const ParallelConfig& parallel, int world_size) {
                         ", want 1 or more");
     EVENKEEL_CHECK_CODE(parallel.data_parallel >= 0, code, "config", "parallel.data_parallel: got ",
                         parallel.data_parallel, ", want 0 or more");
+    for (const auto& [name, size] : {std::pair{"tensor_parallel", parallel.tensor_parallel},
+                                     {"data_parallel", parallel.data_parallel}}) {
+        // So that their product fits.
+        EVENKEEL_CHECK_CODE(size <= std::int64_t{1} << 30, code, "config", "parallel.", name,
+                            ": got ", size, ", want at most 2^30");
+    }
     EVENKEEL_CHECK_CODE(parallel.timeout_seconds > 0.0, code, "config",
                         "parallel.timeout_seconds: got ", parallel.timeout_seconds,
                         ", want more than 0");

@@ -14,6 +14,7 @@ void ParallelConfig::visit_fields(ConfigVisitor& v) {
 namespace {
 
 constexpr const char* kOp = "ProcessGrid";
+constexpr std::int64_t kMostRanks = 1 << 30;  // along one axis; the product of two fits 63 bits
 
 void check_positive(const ParallelConfig& config) {
     EVENKEEL_CHECK_CODE(config.tensor_parallel >= 1, ErrorCode::kConfig, kOp,
@@ -21,6 +22,11 @@ void check_positive(const ParallelConfig& config) {
                         ", want 1 or more");
     EVENKEEL_CHECK_CODE(config.data_parallel >= 0, ErrorCode::kConfig, kOp,
                         "parallel.data_parallel: got ", config.data_parallel, ", want 0 or more");
+    for (const std::int64_t size : {config.tensor_parallel, config.data_parallel}) {
+        EVENKEEL_CHECK_CODE(size <= kMostRanks, ErrorCode::kConfig, kOp,
+                            "parallel.tensor_parallel, parallel.data_parallel: got ", size,
+                            ", want at most 2^30");
+    }
     EVENKEEL_CHECK_CODE(config.timeout_seconds > 0.0, ErrorCode::kConfig, kOp,
                         "parallel.timeout_seconds: got ", config.timeout_seconds,
                         ", want more than 0");

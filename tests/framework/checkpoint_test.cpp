@@ -1,6 +1,7 @@
 #include "framework/checkpoint.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -179,8 +180,12 @@ TEST_F(CheckpointTest, WriteFileAtomicallyReplacesAndLeavesNothingElse) {
     const std::string target = directory_.file("directory");
     fs::create_directories(target + "/full");
     EXPECT_FAULT(message_of([&] { write_file_atomically(target, "x"); }),
-                 target + ": cannot rename");
+                 target + ": got a directory, a device or a pipe, want a file");
     EXPECT_FALSE(fs::exists(target + ".tmp"));
+    const std::string pipe = directory_.file("pipe");  // as /dev/stdout may be one
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    EXPECT_FAULT(message_of([&] { write_file_atomically(pipe, "x"); }), "want a file");
+    EXPECT_TRUE(fs::is_fifo(pipe));
     EXPECT_FAULT(message_of([&] { write_file_atomically("/nonexistent/x", ""); }),
                  "/nonexistent/x.tmp: cannot create: No such file or directory");
 }

@@ -141,6 +141,8 @@ TEST(ConfigTest, WrongTypesSayBoth) {
               "[config] a.json: trainer.resume: got integer 1, want boolean");
     EXPECT_EQ(parse_message(R"({"trainer": {"run_dir": 1}})"),
               "[config] a.json: trainer.run_dir: got integer 1, want string");
+    EXPECT_EQ(parse_message(R"({"trainer": {"run_dir": "a\u0000b"}})"),
+              "[config] a.json: trainer.run_dir: got string \"a\\u0000b\", want text without NUL");
     EXPECT_EQ(parse_message(R"({"schedule": {"peak_lr": "x"}})"),
               "[config] a.json: schedule.peak_lr: got string \"x\", want number");
     EXPECT_EQ(parse_message(R"({"trainer": 3})"),

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <limits>
 
 #include "framework/checkpoint.h"
 #include "launch/commands.h"
@@ -130,6 +131,19 @@ TEST(RunConfigTest, RejectsWhatTheFirstStepWouldReject) {
     config = valid_config();
     config.parallel.timeout_seconds = 0.0;
     EXPECT_NE(complaint(config, 1).find("parallel.timeout_seconds"), std::string::npos);
+}
+
+TEST(RunConfigTest, RejectsSizesWhoseProductsOverflow) {
+    RunConfig config = valid_config();
+    config.parallel.tensor_parallel = 7;
+    config.parallel.data_parallel = 7905747460161236407;  // times 7 is 1, modulo 2^64
+    EXPECT_NE(complaint(config, 1).find("parallel.data_parallel"), std::string::npos);
+    config = valid_config();
+    config.trainer.micro_batch_size = std::int64_t{1} << 62;  // times 4 is 0
+    EXPECT_NE(complaint(config, 4).find("trainer.micro_batch_size"), std::string::npos);
+    config = valid_config();
+    config.trainer.batch_size = std::numeric_limits<std::int64_t>::max() - 15;
+    EXPECT_NE(complaint(config, 1).find("trainer.batch_size"), std::string::npos);
 }
 
 TEST(RunConfigTest, RejectsAttentionThatSeesTheAnswer) {

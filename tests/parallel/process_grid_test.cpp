@@ -66,6 +66,12 @@ TEST(ProcessGridTest, SaysHowManyRanksToStart) {
         "use mpirun -np 6");
 }
 
+TEST(ProcessGridTest, RejectsSizesWhoseProductOverflows) {
+    // The product is 1 modulo 2^64.
+    EXPECT_NE(error_for(1, 7, 7905747460161236407).find("got 7905747460161236407"),
+              std::string::npos);
+}
+
 TEST(ProcessGridTest, RejectsSizesBelowOne) {
     EXPECT_NE(error_for(1, 0, 1).find("parallel.tensor_parallel: got 0"), std::string::npos);
     EXPECT_NE(error_for(1, 1, -1).find("parallel.data_parallel: got -1"), std::string::npos);
