@@ -116,11 +116,11 @@ void multiply_by_keys(const RowBlock& rows,
                            words,
                            nullptr};
             if (row_max && keys.all_begin <= begin && begin + kPanel <= keys.all_end) {
-                t.row_max = row_max + g * kRows * kWidth;
+                t.row_max = row_max + g * kRows * kLanes;
                 multiply<false, Output::kStoreAndMax>(rows.rows_in(g), kVecs, t);
             } else {
                 multiply<false, Output::kStore>(rows.rows_in(g),
-                                                (end - begin + kWidth - 1) / kWidth, t);
+                                                (end - begin + kLanes - 1) / kLanes, t);
             }
         }
     }
@@ -141,7 +141,7 @@ void add_product_over_keys(const RowBlock& rows,
     const Columns columns(head_dim);
     for (std::int64_t slice = k0; slice < k1; slice += kSlice) {
         for (std::int64_t c = 0; c < columns.count; ++c) {
-            const std::int64_t column = columns.first(c) * kWidth;
+            const std::int64_t column = columns.first(c) * kLanes;
             for (std::int64_t g = 0; g < rows.groups; ++g) {
                 const RowBlock::Keys& keys = rows.keys[g];
                 const std::int64_t begin =
@@ -176,9 +176,9 @@ struct ForwardScratch {
         scores = scratch.take(kBlockRows * tile);
         rounded = kDepth == 2 ? scratch.take(kBlockRows * padded(kForwardKeys / 2)) : scores;
         out = scratch.take(kBlockRows * right_stride);
-        sum = scratch.take(kBlockRows * kWidth);
-        moment = scratch.take(kBlockRows * kWidth);
-        row_max = scratch.take(kBlockRows * kWidth);
+        sum = scratch.take(kBlockRows * kLanes);
+        moment = scratch.take(kBlockRows * kLanes);
+        row_max = scratch.take(kBlockRows * kLanes);
         max = scratch.take(kBlockRows);
         size = scratch.used;
     }
@@ -198,31 +198,32 @@ void softmax_row(const ForwardScratch& s,
                  const RowColumns& c,
                  float log2_scale,
                  std::int64_t head_dim) {
-    Vec highest = load(s.row_max + i * kWidth);
-    for (std::int64_t j = round_down(c.begin, kWidth); j < c.end; j += kWidth) {
+    Vec highest = load(s.row_max + i * kLanes);
+    for (std::int64_t j = round_down(c.begin, kLanes); j < c.end; j += kLanes) {
         if (j == c.full_begin && c.full_begin < c.full_end) j = c.full_end;
         if (j >= c.end) break;
-        highest = max(highest, where_inside(j, c.begin, c.end, load(x + j), splat(-kInfinity)));
+        highest = max(highest, where_inside(j, c.begin, c.end, load(x + j), broadcast(-kInfinity)));
     }
     const float block_max = max_of_lanes(highest);
-    Vec sum = load(s.sum + i * kWidth), moment = load(s.moment + i * kWidth);
+    Vec sum = load(s.sum + i * kLanes), moment = load(s.moment + i * kLanes);
     if (block_max > s.max[i]) {
         if (s.max[i] != -kInfinity) {
             const float move = log2_scale * (s.max[i] - block_max);
-            const Vec shrink = exp2(splat(move));
-            if constexpr (kTelemetry) moment = shrink * (moment + splat(move) * sum);
+            const Vec shrink = exp2(broadcast(move));
+            if constexpr (kTelemetry) moment = shrink * (moment + broadcast(move) * sum);
             sum = shrink * sum;
             float* out = s.out + i * s.right_stride;
-            for (std::int64_t d = 0; d < head_dim; d += kWidth)
+            for (std::int64_t d = 0; d < head_dim; d += kLanes)
                 store(out + d, shrink * load(out + d));
         }
         s.max[i] = block_max;
     }
     // Only for the subtraction: a row that has seen nothing but -inf keeps -inf as its maximum.
-    const Vec shift = splat(s.max[i] == -kInfinity ? 0.0f : s.max[i]), scale = splat(log2_scale);
+    const Vec shift = broadcast(s.max[i] == -kInfinity ? 0.0f : s.max[i]),
+              scale = broadcast(log2_scale);
 
-    const std::int64_t inner_begin = round_up(c.begin, kWidth),
-                       inner_end = round_down(c.end, kWidth);
+    const std::int64_t inner_begin = round_up(c.begin, kLanes),
+                       inner_end = round_down(c.end, kLanes);
     auto edge = [&](std::int64_t j) {
         const Vec t = where_inside(j, c.begin, c.end, (load(x + j) - shift) * scale, Vec{});
         const Vec p = where_inside(j, c.begin, c.end, exp2(t), Vec{});
@@ -230,18 +231,18 @@ void softmax_row(const ForwardScratch& s,
         if constexpr (kTelemetry) moment += p * t;
         store(x + j, p);
     };
-    std::int64_t j = round_down(c.group_begin, kWidth);
-    for (; j < c.group_end && j < inner_begin; j += kWidth) edge(j);
-    for (; j < inner_end; j += kWidth) {
+    std::int64_t j = round_down(c.group_begin, kLanes);
+    for (; j < c.group_end && j < inner_begin; j += kLanes) edge(j);
+    for (; j < inner_end; j += kLanes) {
         const Vec t = (load(x + j) - shift) * scale;
         const Vec p = exp2(t);
         sum += p;
         if constexpr (kTelemetry) moment += p * t;
         store(x + j, p);
     }
-    for (; j < c.group_end; j += kWidth) edge(j);
-    store(s.sum + i * kWidth, sum);
-    if constexpr (kTelemetry) store(s.moment + i * kWidth, moment);
+    for (; j < c.group_end; j += kLanes) edge(j);
+    store(s.sum + i * kLanes, sum);
+    if constexpr (kTelemetry) store(s.moment + i * kLanes, moment);
 }
 
 template <bool kTelemetry>
@@ -262,8 +263,8 @@ void softmax_block(const FlashProblem& p,
         c.full_begin = round_up(max(keys.all_begin, k0) - k0, kPanel);
         c.full_end = round_down(min(keys.all_end, k1) - k0, kPanel);
         float* x = s.scores + i * s.tile;
-        const std::int64_t begin = round_down(c.group_begin, kWidth);
-        const std::int64_t end = round_up(c.group_end, kWidth);
+        const std::int64_t begin = round_down(c.group_begin, kLanes);
+        const std::int64_t end = round_up(c.group_end, kLanes);
         if (c.end <= c.begin) {
             zero_words(x + begin, end - begin);
         } else {
@@ -282,11 +283,11 @@ void finish_rows(const FlashProblem& p,
                  double* entropy) {
     for (std::int64_t i = 0; i < rows.count; ++i) {
         const std::int64_t t = rows.query(p, i), h = rows.head(p, i);
-        const double sum = sum_of_lanes(load(s.sum + i * kWidth));
+        const double sum = evenkeel::sum(load(s.sum + i * kLanes));
         const bool empty = sum == 0.0;
         float* out = s.out + i * s.right_stride;
-        const Vec divisor = splat(empty ? 1.0f : static_cast<float>(sum));
-        for (std::int64_t d = 0; d < p.head_dim; d += kWidth)
+        const Vec divisor = broadcast(empty ? 1.0f : static_cast<float>(sum));
+        for (std::int64_t d = 0; d < p.head_dim; d += kLanes)
             store(out + d, load(out + d) / divisor);
         store_row(const_cast<void*>(rows.row(p, p.out, i)), p.bf16, out, empty ? 0.0f : 1.0f,
                   p.head_dim);
@@ -295,7 +296,7 @@ void finish_rows(const FlashProblem& p,
                               : static_cast<float>(p.scale * s.max[i] + kLn2 * __builtin_log2(sum));
         if (!max_logit || p.last[t] <= p.first[t]) continue;
         const std::int64_t g = h - rows.kv_head * p.group;
-        const double moment = sum_of_lanes(load(s.moment + i * kWidth));
+        const double moment = evenkeel::sum(load(s.moment + i * kLanes));
         const double row_entropy = empty ? 0.0 : kLn2 * (__builtin_log2(sum) - moment / sum);
         const float row_max = sum != sum ? static_cast<float>(sum) : s.max[i];
         // Rounding can make the entropy of a one-hot row negative. NaN is kept in both.
@@ -312,15 +313,15 @@ void attend(const FlashProblem& p, const RowBlock& rows, std::int64_t kv, const 
         s.max[i] = -kInfinity;
     }
     zero_words(s.out, rows.count * s.right_stride);
-    zero_words(s.sum, rows.count * kWidth);
-    zero_words(s.moment, rows.count * kWidth);
+    zero_words(s.sum, rows.count * kLanes);
+    zero_words(s.moment, rows.count * kLanes);
 
     const float* packed_keys = p.packed_keys + kv * round_up(p.keys, kPanel) * s.words;
     for (std::int64_t k0 = round_down(rows.first_key(), kForwardKeys); k0 < rows.last_key();
          k0 += kForwardKeys) {
         const std::int64_t k1 = min(k0 + kForwardKeys, rows.last_key());
         for (std::int64_t i = 0; i < rows.count; ++i) {
-            store(s.row_max + i * kWidth, splat(-kInfinity));
+            store(s.row_max + i * kLanes, broadcast(-kInfinity));
         }
         multiply_by_keys(rows, s.q, s.left_stride, packed_keys + k0 * s.words, s.words, k0, k1,
                          s.scores, s.tile, s.row_max);
@@ -422,15 +423,15 @@ void differentiate_row(float* x,
                        std::int64_t width,
                        const FlashRow& row,
                        float log2_scale) {
-    const Vec scale = splat(log2_scale), shift = splat(row.shift), weight = splat(row.weight),
-              mean = splat(row.delta);
-    const std::int64_t outer_begin = round_down(begin, kWidth), outer_end = round_up(end, kWidth);
+    const Vec scale = broadcast(log2_scale), shift = broadcast(row.shift),
+              weight = broadcast(row.weight), mean = broadcast(row.delta);
+    const std::int64_t outer_begin = round_down(begin, kLanes), outer_end = round_up(end, kLanes);
     zero_words(x, outer_begin);
     zero_words(dx, outer_begin);
-    for (std::int64_t j = outer_begin; j < outer_end; j += kWidth) {
+    for (std::int64_t j = outer_begin; j < outer_end; j += kLanes) {
         Vec p = exp2((load(x + j) - shift) * scale) * weight;
         Vec d = p * (load(dx + j) - mean);
-        if (j < begin || j + kWidth > end) {
+        if (j < begin || j + kLanes > end) {
             p = where_inside(j, begin, end, p, Vec{});
             d = where_inside(j, begin, end, d, Vec{});
         }
@@ -489,7 +490,7 @@ void add_product_over_rows(const FlashProblem& p,
                            float* sums) {
     const Columns columns(p.head_dim);
     for (std::int64_t c = 0; c < columns.count; ++c) {
-        const std::int64_t column = columns.first(c) * kWidth;
+        const std::int64_t column = columns.first(c) * kLanes;
         std::int64_t begin = 0, end = 0;
         for (std::int64_t j = k0; j < k1; j += kRows) {
             const std::int64_t count = min(kRows, k1 - j);
@@ -561,15 +562,15 @@ void find_deltas(const FlashProblem& p, const RowBlock& rows, float* memory, Fla
                     p.head_dim, dout);
     pack_transposed([&](std::int64_t i) { return rows.row(p, p.out, i); }, p.bf16, rows.count,
                     p.head_dim, out);
-    for (std::int64_t i = 0; i < rows.count; i += kWidth) {
+    for (std::int64_t i = 0; i < rows.count; i += kLanes) {
         const std::int64_t at = round_down(i, kPanel) * words + i % kPanel;
         Vec sum{};
         for (std::int64_t w = 0; w < words; ++w) {
             sum = multiply_add(load(dout + at + w * kPanel), load(out + at + w * kPanel), sum);
         }
-        float lanes[kWidth];
+        float lanes[kLanes];
         store(lanes, sum);
-        for (std::int64_t lane = 0; lane < min(kWidth, rows.count - i); ++lane) {
+        for (std::int64_t lane = 0; lane < min(kLanes, rows.count - i); ++lane) {
             row[i + lane].delta = lanes[lane];
         }
     }
@@ -597,7 +598,7 @@ void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block
         attend<false, false>(p, rows, kv, s);
     }
     for (std::int64_t i = 0; i < rows.count; ++i) {
-        const float sum = sum_of_lanes(load(s.sum + i * kWidth));
+        const float sum = evenkeel::sum(load(s.sum + i * kLanes));
         row[i].shift = s.max[i] == -kInfinity ? 0.0f : s.max[i];
         row[i].weight = sum == 0.0f ? 0.0f : 1.0f / sum;
         if (!p.bf16 || sum == 0.0f) continue;
@@ -605,11 +606,11 @@ void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block
         const void *dout = rows.row(p, p.dout, i), *out = rows.row(p, p.out, i);
         const float* exact = s.out + i * s.right_stride;
         Vec rest{};
-        for (std::int64_t d = 0; d < p.head_dim; d += kWidth) {
+        for (std::int64_t d = 0; d < p.head_dim; d += kLanes) {
             rest += load_element(dout, true, d) *
-                    (load(exact + d) / splat(sum) - load_element(out, true, d));
+                    (load(exact + d) / broadcast(sum) - load_element(out, true, d));
         }
-        row[i].delta += sum_of_lanes(rest);
+        row[i].delta += evenkeel::sum(rest);
     }
 }
 

@@ -14,7 +14,7 @@ extern const FlashKernels kFlashKernels;
 namespace avx2 {
 extern const FlashKernels kFlashKernels;
 }
-namespace avx512 {
+namespace avx512_fma {
 extern const FlashKernels kFlashKernels;
 }
 namespace avx512_bf16 {
@@ -117,9 +117,9 @@ const FlashKernels& flash_kernels([[maybe_unused]] bool bf16) {
         case FlashPath::kAvx2:
             return avx2::kFlashKernels;
         case FlashPath::kAvx512:
-            return avx512::kFlashKernels;
+            return avx512_fma::kFlashKernels;
         case FlashPath::kAvx512Bf16Dot:
-            return bf16 ? avx512_bf16::kFlashKernels : avx512::kFlashKernels;
+            return bf16 ? avx512_bf16::kFlashKernels : avx512_fma::kFlashKernels;
     }
 #endif
     return baseline::kFlashKernels;

@@ -18,7 +18,7 @@ inline constexpr int kRows = 6, kVecs = 2;
 #else
 inline constexpr int kRows = 4, kVecs = 2;
 #endif
-inline constexpr std::int64_t kPanel = kVecs * kWidth;  // columns of a tile
+inline constexpr std::int64_t kPanel = kVecs * kLanes;  // columns of a tile
 
 #if defined(__AVX512BF16__)
 inline constexpr int kDepth = 2;
@@ -41,7 +41,7 @@ EVENKEEL_INLINE std::int64_t padded(std::int64_t words) { return ((words + 15) /
 
 enum class Output {
     kStore,
-    kStoreAndMax,  // and keep the running maximum of every row in row_max [rows][kWidth]
+    kStoreAndMax,  // and keep the running maximum of every row in row_max [rows][kLanes]
     kAdd,
 };
 
@@ -64,7 +64,7 @@ template <int kR, int kV, bool kTransposed, Output kOutput>
     for (int r = 0; r < kR; ++r) {
 #pragma GCC unroll 4
         for (int v = 0; v < kV; ++v) {
-            sum[r][v] = kOutput == Output::kAdd ? load(t.c + r * t.c_stride + v * kWidth) : Vec{};
+            sum[r][v] = kOutput == Output::kAdd ? load(t.c + r * t.c_stride + v * kLanes) : Vec{};
         }
     }
     const float* a = t.a;
@@ -74,10 +74,10 @@ template <int kR, int kV, bool kTransposed, Output kOutput>
     for (std::int64_t k = t.depth; k > 0; --k) {
         Vec column[kV];
 #pragma GCC unroll 4
-        for (int v = 0; v < kV; ++v) column[v] = load(b + v * kWidth);
+        for (int v = 0; v < kV; ++v) column[v] = load(b + v * kLanes);
 #pragma GCC unroll 8
         for (int r = 0; r < kR; ++r) {
-            const Vec element = splat(a[r * row]);
+            const Vec element = broadcast(a[r * row]);
 #pragma GCC unroll 4
             for (int v = 0; v < kV; ++v) sum[r][v] = multiply_add(element, column[v], sum[r][v]);
         }
@@ -87,14 +87,14 @@ template <int kR, int kV, bool kTransposed, Output kOutput>
 #pragma GCC unroll 8
     for (int r = 0; r < kR; ++r) {
         [[maybe_unused]] Vec highest;
-        if constexpr (kOutput == Output::kStoreAndMax) highest = load(t.row_max + r * kWidth);
+        if constexpr (kOutput == Output::kStoreAndMax) highest = load(t.row_max + r * kLanes);
 #pragma GCC unroll 4
         for (int v = 0; v < kV; ++v) {
             const Vec value = sum[r][v];
-            store(t.c + r * t.c_stride + v * kWidth, value);
+            store(t.c + r * t.c_stride + v * kLanes, value);
             if constexpr (kOutput == Output::kStoreAndMax) highest = max(highest, value);
         }
-        if constexpr (kOutput == Output::kStoreAndMax) store(t.row_max + r * kWidth, highest);
+        if constexpr (kOutput == Output::kStoreAndMax) store(t.row_max + r * kLanes, highest);
     }
 }
 
@@ -128,7 +128,7 @@ EVENKEEL_INLINE void multiply(std::int64_t rows, std::int64_t vecs, const TileOp
 // Splits head_dim into column ranges of at most kPanel, as even as vectors allow.
 struct Columns {
     explicit Columns(std::int64_t head_dim)
-        : vecs(head_dim / kWidth), count((vecs + kVecs - 1) / kVecs) {}
+        : vecs(head_dim / kLanes), count((vecs + kVecs - 1) / kVecs) {}
     std::int64_t first(std::int64_t i) const { return vecs * i / count; }
     std::int64_t vecs, count;
 };
@@ -142,16 +142,16 @@ EVENKEEL_INLINE const void* row_at(
 }
 
 EVENKEEL_INLINE Vec load_element(const void* row, bool bf16, std::int64_t d) {
-    return bf16 ? load_bf16(static_cast<const std::uint16_t*>(row) + d)
+    return bf16 ? load(static_cast<const std::uint16_t*>(row) + d)
                 : load(static_cast<const float*>(row) + d);
 }
 
 EVENKEEL_INLINE void store_row(
     void* row, bool bf16, const float* values, float factor, std::int64_t n) {
-    for (std::int64_t d = 0; d < n; d += kWidth) {
-        const Vec v = load(values + d) * splat(factor);
+    for (std::int64_t d = 0; d < n; d += kLanes) {
+        const Vec v = load(values + d) * broadcast(factor);
         if (bf16) {
-            store_bf16(static_cast<std::uint16_t*>(row) + d, v);
+            store(static_cast<std::uint16_t*>(row) + d, v);
         } else {
             store(static_cast<float*>(row) + d, v);
         }
@@ -168,7 +168,7 @@ EVENKEEL_INLINE void pack_row(const void* row, bool bf16, float* words, std::int
         __builtin_memcpy(words, row, static_cast<std::size_t>(n) * 2);
         return;
     }
-    for (std::int64_t d = 0; d < n; d += kWidth) {
+    for (std::int64_t d = 0; d < n; d += kLanes) {
         store(words + d, load_element(row, bf16, d));
     }
 }
@@ -178,11 +178,11 @@ EVENKEEL_INLINE void pack_row_pair(const void* low,
                                    const void* high,
                                    float* words,
                                    std::int64_t n) {
-    for (std::int64_t d = 0; d < n; d += kWidth) {
-        const UintVec upper =
-            high ? bits(load_bf16(static_cast<const std::uint16_t*>(high) + d)) : UintVec{};
-        const UintVec lower = bits(load_bf16(static_cast<const std::uint16_t*>(low) + d)) >> 16;
-        store(words + d, from_bits(upper | lower));
+    for (std::int64_t d = 0; d < n; d += kLanes) {
+        const BitVec upper =
+            high ? (BitVec)load(static_cast<const std::uint16_t*>(high) + d) : BitVec{};
+        const BitVec lower = (BitVec)load(static_cast<const std::uint16_t*>(low) + d) >> 16;
+        store(words + d, (Vec)(upper | lower));
     }
 }
 
@@ -220,7 +220,7 @@ EVENKEEL_INLINE void pack_rows_as_right(
 #if defined(__AVX512BF16__)
 // Rows of fp32 as bf16 words along the row.
 EVENKEEL_INLINE void round_row(const float* row, float* words, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; i += kWidth) {
+    for (std::int64_t i = 0; i < n; i += kLanes) {
         const __m256bh h = _mm512_cvtneps_pbh(load(row + i));
         __builtin_memcpy(words + i / 2, &h, sizeof h);
     }
@@ -230,7 +230,7 @@ EVENKEEL_INLINE void round_row_pair(const float* low,
                                     const float* high,
                                     float* words,
                                     std::int64_t n) {
-    for (std::int64_t i = 0; i < n; i += kWidth) {
+    for (std::int64_t i = 0; i < n; i += kLanes) {
         const auto l = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(load(low + i)));
         const auto h = reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(load(high + i)));
         const __m512i pair = _mm512_or_si512(_mm512_cvtepu16_epi32(l),

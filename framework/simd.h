@@ -63,7 +63,9 @@ EVENKEEL_INLINE void store(std::uint16_t* to, Vec value) {
     const auto bits = _mm512_cvtneps_pbh((__m512)value);
 #else
     const BitVec chosen = round_to_bf16(value);
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    const auto bits = _mm512_cvtepi32_epi16((__m512i)(chosen >> 16));
+#elif defined(__AVX2__)
     // The upper halves as signed numbers fit 16 bits, so that saturation changes none.
     const auto halves = (__m256i)((IntVec)chosen >> 16);
     const auto bits =
