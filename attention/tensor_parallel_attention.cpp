@@ -15,17 +15,18 @@ bool divides(std::int64_t a, std::int64_t b) { return a > 0 && b % a == 0; }
 
 void check_heads(const AttentionConfig& config, std::int64_t tensor_parallel) {
     const std::int64_t H = config.num_heads, K = config.num_kv_heads, P = tensor_parallel;
-    EVENKEEL_CHECK_CODE(H >= 1, ErrorCode::kConfig, kOp, "attention.num_heads: got ", H,
+    EVENKEEL_CHECK_CODE(H >= 1, ErrorCode::kConfig, kOp, "model.attention.num_heads: got ", H,
                         ", want 1 or more");
-    EVENKEEL_CHECK_CODE(H <= kMaxHeads, ErrorCode::kConfig, kOp, "attention.num_heads: got ", H,
-                        ", want at most ", kMaxHeads);
-    EVENKEEL_CHECK_CODE(divides(K, H), ErrorCode::kConfig, kOp, "attention.num_kv_heads: got ", K,
-                        ", want a divisor of attention.num_heads ", H);
-    EVENKEEL_CHECK_CODE(divides(P, H), ErrorCode::kConfig, kOp, "attention.num_heads: got ", H,
-                        ", want a multiple of parallel.tensor_parallel ", P,
+    EVENKEEL_CHECK_CODE(H <= kMaxHeads, ErrorCode::kConfig, kOp, "model.attention.num_heads: got ",
+                        H, ", want at most ", kMaxHeads);
+    EVENKEEL_CHECK_CODE(divides(K, H), ErrorCode::kConfig, kOp,
+                        "model.attention.num_kv_heads: got ", K,
+                        ", want a divisor of model.attention.num_heads ", H);
+    EVENKEEL_CHECK_CODE(divides(P, H), ErrorCode::kConfig, kOp, "model.attention.num_heads: got ",
+                        H, ", want a multiple of parallel.tensor_parallel ", P,
                         ": change one of the two");
     EVENKEEL_CHECK_CODE(divides(P, K) || divides(K, P), ErrorCode::kConfig, kOp,
-                        "attention.num_kv_heads: got ", K,
+                        "model.attention.num_kv_heads: got ", K,
                         ", want a divisor or a multiple of parallel.tensor_parallel ", P,
                         ": change one of the two");
 }
@@ -33,10 +34,10 @@ void check_heads(const AttentionConfig& config, std::int64_t tensor_parallel) {
 void check_head_dim(const AttentionConfig& config) {
     const std::int64_t D = config.head_dim;
     EVENKEEL_CHECK_CODE(D % 2 == 0 || config.rope.rotary_fraction == 0.0, ErrorCode::kConfig, kOp,
-                        "attention.head_dim: got ", D,
+                        "model.attention.head_dim: got ", D,
                         ", want an even number: rotary embedding turns channels in pairs");
     const bool supported = std::find(kHeadDims.begin(), kHeadDims.end(), D) != kHeadDims.end();
-    EVENKEEL_CHECK_CODE(supported, ErrorCode::kConfig, kOp, "attention.head_dim: got ", D,
+    EVENKEEL_CHECK_CODE(supported, ErrorCode::kConfig, kOp, "model.attention.head_dim: got ", D,
                         ", want one of 32, 64, 80, 96, 128, 192, 256");
     rope_frequencies(config.rope, D);  // checks attention.rope
 }
@@ -116,16 +117,17 @@ void AttentionConfig::visit_fields(ConfigVisitor& v) {
 void AttentionConfig::validate(std::int64_t tensor_parallel) const {
     check_heads(*this, tensor_parallel);
     check_head_dim(*this);
-    EVENKEEL_CHECK_CODE(window >= 0, ErrorCode::kConfig, kOp, "attention.window: got ", window,
-                        ", want a number of tokens, or 0 for no limit");
+    EVENKEEL_CHECK_CODE(window >= 0, ErrorCode::kConfig, kOp, "model.attention.window: got ",
+                        window, ", want a number of tokens, or 0 for no limit");
     EVENKEEL_CHECK_CODE(std::isfinite(softmax_scale) && softmax_scale >= 0.0, ErrorCode::kConfig,
-                        kOp, "attention.softmax_scale: got ", softmax_scale,
+                        kOp, "model.attention.softmax_scale: got ", softmax_scale,
                         ", want a positive number, or 0 for 1 / sqrt(head_dim)");
     if (qk_norm.kind == QkNormConfig::Kind::kNone) return;
     EVENKEEL_CHECK_CODE(std::isfinite(qk_norm.eps) && qk_norm.eps > 0.0, ErrorCode::kConfig, kOp,
-                        "attention.qk_norm.eps: got ", qk_norm.eps, ", want a positive number");
+                        "model.attention.qk_norm.eps: got ", qk_norm.eps,
+                        ", want a positive number");
     EVENKEEL_CHECK_CODE(std::isfinite(qk_norm.gain_init), ErrorCode::kConfig, kOp,
-                        "attention.qk_norm.gain_init: got ", qk_norm.gain_init,
+                        "model.attention.qk_norm.gain_init: got ", qk_norm.gain_init,
                         ", want a finite number");
 }
 
@@ -264,7 +266,7 @@ KvCache TensorParallelAttention::make_cache(std::int64_t batch, std::int64_t cap
 }
 
 Tensor TensorParallelAttention::decode(const Tensor& x, KvCache& cache) {
-    EVENKEEL_CHECK(config_.causal, "decode", "attention.causal: got false, want true");
+    EVENKEEL_CHECK(config_.causal, "decode", "model.attention.causal: got false, want true");
     EVENKEEL_CHECK(x.defined() && x.rank() == 3, "decode", "x: want a tensor [B, T, C]");
     const std::int64_t B = x.size(0), T = x.size(1);
     const std::int64_t begin = cache.length, end = begin + T;

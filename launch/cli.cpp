@@ -74,10 +74,10 @@ void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
     app.footer(
         "Examples:\n"
         "  evenkeel eval runs/tiny\n"
-        "  evenkeel eval runs/tiny/checkpoints/step_00000040 --json\n"
-        "  evenkeel eval runs/quickstart --set parallel.tensor_parallel=1 "
-        "--set trainer.eval_sequences=0\n\n"
-        "A checkpoint loads at any number of ranks: set parallel.tensor_parallel to match.");
+        "  evenkeel eval runs/tiny/checkpoints/step_00000150 --json\n"
+        "  evenkeel eval runs/quickstart --set trainer.eval_sequences=0\n"
+        "  mpirun -np 2 evenkeel eval runs/quickstart\n\n"
+        "A checkpoint loads at any number of ranks, whatever number it was trained on.");
     app.callback([&] { choice.run = [&](Communicator& world) { run_eval(command, world); }; });
 }
 

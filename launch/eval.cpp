@@ -10,7 +10,7 @@
 namespace evenkeel {
 
 void run_eval(const EvalCommand& command, Communicator& world) {
-    SavedRun run = open_saved_run(command.run, command.overrides);
+    SavedRun run = open_saved_run(command.run, command.overrides, world.size());
     run.config.validate(world.size());
     const ProcessGrid grid(world, run.config.parallel);
     const TrainerConfig& trainer = run.config.trainer;

@@ -35,7 +35,7 @@ install_missing() {
             fail "these packages are missing, run as root or install sudo: ${missing[*]}"
         as_root=(sudo)
     fi
-    echo "installing ${missing[*]}"
+    echo "installing ${missing[*]} (a minute or two)"
     local apt=("${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0)
     # The package lists may be there already, and current.
     "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >/dev/null 2>&1 && return

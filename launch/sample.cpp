@@ -8,7 +8,7 @@
 namespace evenkeel {
 
 void run_sample(const SampleCommand& command, Communicator& world) {
-    SavedRun run = open_saved_run(command.run, command.overrides);
+    SavedRun run = open_saved_run(command.run, command.overrides, world.size());
     run.config.validate(world.size());
     const ProcessGrid grid(world, run.config.parallel);
     LanguageModel model(grid, run.config.model,

@@ -10,7 +10,25 @@ namespace evenkeel {
 
 namespace fs = std::filesystem;
 
-SavedRun open_saved_run(const std::string& path, const std::vector<std::string>& overrides) {
+namespace {
+
+// A checkpoint loads at any number of ranks: unless the command line says how to use those there are, they
+// share the layers as in training where that divides them, or else all together.
+void fit_to_ranks(ParallelConfig& parallel,
+                  const std::vector<std::string>& overrides,
+                  int world_size) {
+    for (const std::string& assignment : overrides) {
+        if (assignment.starts_with("parallel.")) return;
+    }
+    if (world_size % parallel.tensor_parallel != 0) parallel.tensor_parallel = world_size;
+    parallel.data_parallel = 0;
+}
+
+}  // namespace
+
+SavedRun open_saved_run(const std::string& path,
+                        const std::vector<std::string>& overrides,
+                        int world_size) {
     EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "open_run", path,
                         ": no such directory, want a run or a checkpoint in one");
     SavedRun run;
@@ -25,6 +43,7 @@ SavedRun open_saved_run(const std::string& path, const std::vector<std::string>&
     EVENKEEL_CHECK_CODE(fs::exists(config), ErrorCode::kIo, "open_run", path, ": not a run, ",
                         config.string(), " is missing");
     run.config = load_run_config(config.string(), overrides);
+    fit_to_ranks(run.config.parallel, overrides, world_size);
     run.checkpoint = is_checkpoint
                          ? directory.string()
                          : CheckpointStore((run_directory / "checkpoints").string(), 0).latest();

@@ -17,8 +17,10 @@ struct SavedRun {
 };
 
 // path: a run directory (its newest checkpoint is taken) or a checkpoint inside one. Throws kIo naming
-// what is missing.
-SavedRun open_saved_run(const std::string& path, const std::vector<std::string>& overrides);
+// what is missing. The grid is fitted to world_size ranks unless an override sets a parallel.* key.
+SavedRun open_saved_run(const std::string& path,
+                        const std::vector<std::string>& overrides,
+                        int world_size);
 
 // Text of unknown bytes made fit for a terminal or a page: invalid UTF-8 and control characters other
 // than newline and tab are replaced by U+FFFD.

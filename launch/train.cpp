@@ -41,7 +41,7 @@ void write_summary(const RunConfig& config,
                    const ByteDataset& data,
                    const std::string& sample) {
     nlohmann::ordered_json summary;
-    summary["steps"] = result.steps;
+    summary["steps"] = config.trainer.steps;
     summary["parameters"] = parameter_count(config.model);
     summary["ranks"] = grid.world().size();
     summary["threads_per_rank"] = omp_get_max_threads();
@@ -82,6 +82,11 @@ void run_train(const TrainCommand& command, Communicator& world) {
     if (stop > 0 && stop < config.trainer.steps) {
         log_info(concat("stopped at step ", stop, " of ", config.trainer.steps,
                         "; go on with --set trainer.resume=true --set trainer.stop_at_step=0"));
+        return;
+    }
+
+    if (result.steps == 0 && std::filesystem::exists(config.trainer.run_dir + "/summary.json")) {
+        log_info("the run had reached its last step; nothing was left to train");
         return;
     }
 

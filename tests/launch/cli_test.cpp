@@ -261,6 +261,8 @@ TEST(CliTest, RunIsNotOverwrittenButGoesOnWhenAsked) {
     expect_refusal(run_evenkeel(tiny.train()), {2, {"trainer.run_dir", "trainer.resume"}});
     const Outcome resumed = run_evenkeel(tiny.train("--set trainer.resume=true"));
     EXPECT_EQ(resumed.status, 0) << resumed.output;
+    const Json summary = Json::parse(read_file(tiny.run + "/summary.json"));
+    EXPECT_EQ(summary.at("steps").get<int>(), 4) << "of the run, not of the last start";
     EXPECT_TRUE(fs::exists(checkpoint_of(tiny, 4)));
 }
 

@@ -30,6 +30,9 @@ TEST(RanksTest, TwoRanksTrainLikeOne) {
                   tiny.train(settings + two + " --set parallel.tensor_parallel=2"));
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     EXPECT_EQ(count(outcome.output, "validation loss  "), 1u) << outcome.output;
+    const Outcome alone = run_evenkeel("eval " + two);  // on one rank, what two have trained
+    EXPECT_EQ(alone.status, 0) << alone.output;
+    EXPECT_EQ(count(alone.output, "validation loss  "), 1u) << alone.output;
     const Outcome report = run_evenkeel("report " + two + " --compare " + one);
     const std::string words = "largest relative difference over 4 steps: ";
     const std::size_t at = report.output.find(words);
