@@ -14,6 +14,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <vector>
 
 #include "parallel/collective_checks.h"
@@ -51,6 +52,7 @@ class MpiCommunicator final : public Communicator {
         MPI_Comm_rank(comm_, &rank_);
         MPI_Comm_size(comm_, &size_);
         sources_.resize(static_cast<std::size_t>(size_));
+        find_job_ranks();
     }
     ~MpiCommunicator() override {
         // Freeing is collective: not while this rank is leaving alone.
@@ -165,6 +167,19 @@ class MpiCommunicator final : public Communicator {
     }
 
   private:
+    void find_job_ranks() {
+        std::vector<int> members(static_cast<std::size_t>(size_));
+        std::iota(members.begin(), members.end(), 0);
+        job_ranks_.resize(members.size());
+        MPI_Group group = MPI_GROUP_NULL, job = MPI_GROUP_NULL;
+        MPI_Comm_group(comm_, &group);
+        MPI_Comm_group(MPI_COMM_WORLD, &job);
+        MPI_Group_translate_ranks(group, size_, members.data(), job, job_ranks_.data());
+        MPI_Group_free(&group);
+        MPI_Group_free(&job);
+    }
+    int job_rank(int member) const { return job_ranks_[static_cast<std::size_t>(member)]; }
+
     void count(std::int64_t& operations, std::size_t bytes) {
         ++operations;
         counts_.bytes += static_cast<std::int64_t>(bytes);
@@ -298,7 +313,7 @@ class MpiCommunicator final : public Communicator {
                 const int one = statuses_[i].MPI_ERROR;
                 if (one == MPI_SUCCESS || one == MPI_ERR_PENDING) continue;
                 check_mpi(one, op_,
-                          concat("between ranks ", rank_, " and ", peers_[i],
+                          concat("between ranks ", job_rank(rank_), " and ", job_rank(peers_[i]),
                                  " (do both call the same operations with the same "
                                  "sizes?): "));
             }
@@ -318,12 +333,12 @@ class MpiCommunicator final : public Communicator {
         std::string ranks;
         for (int peer = 0; peer < size_; ++peer) {
             if (missing[static_cast<std::size_t>(peer)]) {
-                ranks += (ranks.empty() ? "" : ", ") + std::to_string(peer);
+                ranks += (ranks.empty() ? "" : ", ") + std::to_string(job_rank(peer));
             }
         }
         throw_error(ErrorCode::kMpi, op_,
                     concat("operation ", sequence_, " of a group of ", size_, " ranks: rank ",
-                           rank_, " waited ", timeout_seconds_, " s for rank ", ranks,
+                           job_rank(rank_), " waited ", timeout_seconds_, " s for rank ", ranks,
                            "; it has failed, hangs, or needs a longer timeout_seconds"));
     }
 
@@ -331,6 +346,7 @@ class MpiCommunicator final : public Communicator {
     double timeout_seconds_;
     int rank_ = 0;
     int size_ = 1;
+    std::vector<int> job_ranks_;  // of the members, in MPI_COMM_WORLD: what messages call them
     std::int64_t sequence_ = 0;
     const char* op_ = "";
     int tag_ = 0;

@@ -47,6 +47,13 @@ void run(const std::string& mode, MpiSession& session) {
         ProcessGrid grid(world, config);
         if (bad) sleep_seconds(600);
         wait_for_the_others(grid.tensor());
+    } else if (mode == "part_timeout") {
+        ParallelConfig config;
+        config.tensor_parallel = 2;
+        config.timeout_seconds = 0.5;
+        ProcessGrid grid(world, config);
+        if (world.rank() != 2) sleep_seconds(600);
+        wait_for_the_others(grid.tensor());
     } else if (mode == "timeout_twice") {
         if (bad) sleep_seconds(600);
         try {

@@ -72,6 +72,13 @@ TEST(JobFailureTest, TheConfiguredTimeoutHoldsInEveryGroup) {
     EXPECT_EQ(result.count("rank 0 waited 0.5 s for rank 1"), 1u) << result.output;
 }
 
+TEST(JobFailureTest, RanksAreNamedByTheirNumbersInTheJob) {
+    const Result result = run("part_timeout", 4);
+    EXPECT_EQ(result.status, 1) << result.output;
+    EXPECT_EQ(result.count("group of 2 ranks: rank 2 waited 0.5 s for rank 3"), 1u)
+        << result.output;
+}
+
 TEST(JobFailureTest, WaitingForARankThatNeverArrivesRunsOutOfTime) {
     const Result result = run("never_arrives", 3);
     EXPECT_EQ(result.status, 1) << result.output;
