@@ -12,7 +12,8 @@ constexpr const char* name_of(Isa isa) {
     return isa == Isa::kBaseline ? "baseline" : isa == Isa::kAvx2 ? "avx2" : "avx512";
 }
 
-// The best set that this processor has, or the limit if that is lower.
+// The best set that this processor has, or the limit if that is lower. The environment variable
+// EVENKEEL_CPU_ISA sets a limit at the start (baseline, avx2), to compare or to find a fault.
 Isa current_isa();
 // For tests and comparisons; not while operations run.
 void limit_isa(Isa highest);

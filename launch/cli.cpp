@@ -207,6 +207,9 @@ int run_program(int argc, char** argv, MpiSession& session) {
     std::cout.flush();
     EVENKEEL_CHECK_CODE(std::cout.good(), ErrorCode::kIo, "output",
                         "standard output: cannot write all of the result");
+    // What rank 0 does last, writing files, may fail. While other ranks are finalising MPI, Open MPI crashes
+    // or hangs when one aborts, so they wait here.
+    session.world().barrier();
     return 0;
 }
 
