@@ -3,6 +3,8 @@
 //
 // B batch, T query positions, S key positions, H query heads, K key/value heads (H a multiple of K; query
 // head h reads key head h / (H/K)), D head width. All head counts are this rank's.
+// CPU: fp32 and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: bf16 and fp16; D 64, 96, 128 or 256; rows
+// aligned to 16 bytes (base address and strides); work goes to the current stream.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +36,7 @@ struct AttentionStats {
     Tensor entropy;    // [H]: mean over rows with a visible key of -sum p ln p, in nats; 0 if none
 };
 
-// q [B, T, H, D], k and v [B, S, K, D], fp32 or bf16 (one type for all), any strides with contiguous rows
-// of D; D in {32, 64, 80, 96, 128, 192, 256}. out like q; lse [B, H, T] fp32, natural logarithm of
+// q [B, T, H, D], k and v [B, S, K, D], one type for all, any strides with contiguous rows of D. out like q; lse [B, H, T] fp32, natural logarithm of
 // sum exp(scaled logits). Rows with no visible key: out 0, lse -inf, left out of the telemetry. NaN in
 // gives NaN out. stats null: no telemetry. Entropy by the online recurrence in log2 units of docs/math.md.
 // The result does not depend on the number of threads.

@@ -69,6 +69,25 @@ void check_common(const char* op,
 
 }  // namespace
 
+void qk_norm_rope_forward(std::span<const QkNormRopePart> parts,
+                          const RopeTable& rope,
+                          const Tensor& positions,
+                          const QkNormRopeOptions& options) {
+    for (const QkNormRopePart& part : parts) {
+        qk_norm_rope_forward(part.x, part.gain, rope, positions, options, part.y, part.rstd);
+    }
+}
+
+void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
+                           const RopeTable& rope,
+                           const Tensor& positions,
+                           const QkNormRopeOptions& options) {
+    for (const QkNormRopeGradientPart& part : parts) {
+        qk_norm_rope_backward(part.dy, part.x, part.gain, part.rstd, rope, positions, options,
+                              part.dx, part.dgain);
+    }
+}
+
 void qk_norm_rope_forward(const Tensor& x,
                           const Tensor& gain,
                           const RopeTable& rope,

@@ -227,10 +227,9 @@ Tensor TensorParallelAttention::forward(const Tensor& x,
         saved.rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32);
     }
     const RopeTable& rope = rope_table(positions_end(x, layout));
-    qk_norm_rope_forward(q, q_gain_.value, rope, layout.positions, norm_options(), saved.q,
-                         saved.rstd_q);
-    qk_norm_rope_forward(k, k_gain_.value, rope, layout.positions, norm_options(), saved.k,
-                         saved.rstd_k);
+    const QkNormRopePart rows[] = {{q, q_gain_.value, saved.q, saved.rstd_q},
+                                   {k, k_gain_.value, saved.k, saved.rstd_k}};
+    qk_norm_rope_forward(rows, rope, layout.positions, norm_options());
 
     saved.out = Tensor::uninitialized(q.shape(), type_);
     saved.lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32);
@@ -253,10 +252,10 @@ Tensor TensorParallelAttention::backward(const Tensor& dy,
                              attention_options(layout), dq, dk, dv);
 
     const RopeTable& rope = rope_table(positions_end(saved.x, layout));
-    qk_norm_rope_backward(dq, heads(saved.qkv, 0), q_gain_.value, saved.rstd_q, rope,
-                          layout.positions, norm_options(), dq, q_gain_.grad);
-    qk_norm_rope_backward(dk, heads(saved.qkv, 1), k_gain_.value, saved.rstd_k, rope,
-                          layout.positions, norm_options(), dk, k_gain_.grad);
+    const QkNormRopeGradientPart rows[] = {
+        {dq, heads(saved.qkv, 0), q_gain_.value, saved.rstd_q, dq, q_gain_.grad},
+        {dk, heads(saved.qkv, 1), k_gain_.value, saved.rstd_k, dk, k_gain_.grad}};
+    qk_norm_rope_backward(rows, rope, layout.positions, norm_options());
     return qkv_->backward(dqkv, saved.x);
 }
 
@@ -281,9 +280,10 @@ Tensor TensorParallelAttention::decode(const Tensor& x, KvCache& cache) {
     const Tensor rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32);
     const Tensor rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32);
     const RopeTable rope = rows_from(rope_table(end), begin, T);
-    qk_norm_rope_forward(q, q_gain_.value, rope, {}, norm_options(), turned_q, rstd_q);
-    qk_norm_rope_forward(heads(qkv, 1), k_gain_.value, rope, {}, norm_options(),
-                         cache.k.slice(1, begin, end), rstd_k);
+    const QkNormRopePart rows[] = {
+        {q, q_gain_.value, turned_q, rstd_q},
+        {heads(qkv, 1), k_gain_.value, cache.k.slice(1, begin, end), rstd_k}};
+    qk_norm_rope_forward(rows, rope, {}, norm_options());
     cache.v.slice(1, begin, end).copy_from(heads(qkv, 2));
     cache.length = end;
 

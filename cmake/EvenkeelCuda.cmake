@@ -5,8 +5,9 @@ if(NOT EVENKEEL_CUDA STREQUAL "OFF")
     check_language(CUDA)
     if(CMAKE_CUDA_COMPILER)
         if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
-            # Fixed, so that a machine without a GPU builds the same code.
-            set(CMAKE_CUDA_ARCHITECTURES 80-real 90-real 90-virtual)
+            # Fixed, so that a machine without a GPU builds the same code. PTX for both: the newer one for
+            # later GPUs, the older one for the emulator that runs the kernels in the tests.
+            set(CMAKE_CUDA_ARCHITECTURES 80 90)
         endif()
         enable_language(CUDA)
         # CMake before 3.26 does not know that nvcc 12 and later take C++20.
@@ -15,10 +16,29 @@ if(NOT EVENKEEL_CUDA STREQUAL "OFF")
             set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
         endif()
         set(CMAKE_CUDA_STANDARD 20)
+        if(EVENKEEL_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
+            set(CMAKE_CUDA_COMPILER_LAUNCHER ${EVENKEEL_CCACHE})
+        endif()
+        # The runtime library is chosen below, by the program that is linked.
+        set(CMAKE_CUDA_RUNTIME_LIBRARY None)
         find_package(CUDAToolkit REQUIRED)
         set(EVENKEEL_HAVE_CUDA ON)
     elseif(EVENKEEL_CUDA STREQUAL "ON")
         message(FATAL_ERROR "EVENKEEL_CUDA is ON, but no nvcc was found")
     endif()
 endif()
+
+# The CUDA runtime that a program gets with the libraries it links: NVIDIA's, or for one with the property
+# EVENKEEL_EMULATED_GPU the emulator of tests/gpu_emulator, which runs the same kernels on the CPU.
+add_library(evenkeel_cuda_runtime INTERFACE)
+set_target_properties(evenkeel_cuda_runtime PROPERTIES EXPORT_NAME cuda_runtime)
+if(EVENKEEL_HAVE_CUDA)
+    target_include_directories(evenkeel_cuda_runtime INTERFACE
+        $<BUILD_INTERFACE:${CUDAToolkit_INCLUDE_DIRS}>)
+    target_link_libraries(evenkeel_cuda_runtime INTERFACE
+        $<IF:$<BOOL:$<TARGET_PROPERTY:EVENKEEL_EMULATED_GPU>>,evenkeel_gpu_emulator,CUDA::cudart_static>)
+endif()
+
+# Where the tests run device code.
+set(EVENKEEL_TEST_GPU OFF CACHE BOOL "Run the device tests on a real GPU instead of the emulator")
 message(STATUS "CUDA compiler: ${EVENKEEL_HAVE_CUDA}")

@@ -1,5 +1,6 @@
 // Owned memory on one device. 64-byte aligned on the CPU, so that a cache line or a 512-bit vector
-// never straddles two buffers.
+// never straddles two buffers; 256-byte aligned on CUDA. CUDA memory is stream-ordered: it is given out and taken
+// back in the order of the stream that was current when the buffer was made.
 #pragma once
 
 #include <cstddef>

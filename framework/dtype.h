@@ -1,4 +1,4 @@
-// Element types. bfloat16 is storage only: arithmetic happens in float.
+// Element types. bfloat16 and float16 are storage only: arithmetic happens in float.
 #pragma once
 
 #include <bit>
@@ -7,7 +7,7 @@
 
 namespace evenkeel {
 
-enum class DType { kFloat32, kBFloat16, kInt32 };
+enum class DType { kFloat32, kBFloat16, kFloat16, kInt32 };
 
 // The upper half of an IEEE binary32. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
@@ -28,7 +28,42 @@ struct bfloat16 {
 };
 static_assert(sizeof(bfloat16) == 2);
 
-constexpr std::size_t size_of(DType dtype) { return dtype == DType::kBFloat16 ? 2 : 4; }
+// IEEE binary16. Conversion rounds to nearest, ties to even, to subnormals and infinity too; NaN stays NaN.
+struct float16 {
+    std::uint16_t bits = 0;
+
+    float16() = default;
+    explicit float16(float value) {
+        const auto u = std::bit_cast<std::uint32_t>(value);
+        const std::uint32_t sign = (u >> 16) & 0x8000u, magnitude = u & 0x7fffffffu;
+        std::uint32_t half;
+        if (magnitude > 0x7f800000u) {
+            half = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
+        } else if (magnitude >= 0x47800000u) {  // 65536 and more
+            half = 0x7c00u;
+        } else if (magnitude >= 0x38800000u) {  // 2^-14: normal; a carry may reach infinity, as it should
+            half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+        } else {  // adding 0.5 leaves the subnormal's bits, rounded, at the bottom of the fraction
+            const float shifted = std::bit_cast<float>(magnitude) + 0.5f;
+            half = std::bit_cast<std::uint32_t>(shifted) - 0x3f000000u;
+        }
+        bits = static_cast<std::uint16_t>(sign | half);
+    }
+    explicit operator float() const {
+        const std::uint32_t sign = (bits & 0x8000u) << 16, magnitude = bits & 0x7fffu;
+        if (magnitude >= 0x7c00u) {
+            return std::bit_cast<float>(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+        }
+        // The exponent's bias differs by 112; the product is exact, for subnormals too.
+        const float value = std::bit_cast<float>(magnitude << 13) * 0x1p112f;
+        return std::bit_cast<float>(sign | std::bit_cast<std::uint32_t>(value));
+    }
+};
+static_assert(sizeof(float16) == 2);
+
+constexpr std::size_t size_of(DType dtype) {
+    return dtype == DType::kBFloat16 || dtype == DType::kFloat16 ? 2 : 4;
+}
 
 constexpr const char* name_of(DType dtype) {
     switch (dtype) {
@@ -36,6 +71,8 @@ constexpr const char* name_of(DType dtype) {
             return "fp32";
         case DType::kBFloat16:
             return "bf16";
+        case DType::kFloat16:
+            return "fp16";
         case DType::kInt32:
             return "int32";
     }
@@ -51,6 +88,10 @@ struct dtype_of<float> {
 template <>
 struct dtype_of<bfloat16> {
     static constexpr DType value = DType::kBFloat16;
+};
+template <>
+struct dtype_of<float16> {
+    static constexpr DType value = DType::kFloat16;
 };
 template <>
 struct dtype_of<std::int32_t> {

@@ -41,6 +41,8 @@ const char* file_type(DType dtype) {
             return "F32";
         case DType::kBFloat16:
             return "BF16";
+        case DType::kFloat16:
+            return "F16";
         case DType::kInt32:
             return "I32";
     }

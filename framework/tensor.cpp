@@ -168,6 +168,13 @@ Tensor Tensor::to(DType dtype) const {
     return result;
 }
 
+Tensor Tensor::to(Device device) const {
+    if (device == this->device()) return *this;
+    Tensor result = uninitialized(shape_, dtype_, device);
+    result.copy_from(*this);
+    return result;
+}
+
 void Tensor::copy_from(const Tensor& source) const {
     check_shape("Tensor::copy_from", "source", source, shape_);
     if (dtype_ == source.dtype_) {
@@ -206,6 +213,8 @@ void Tensor::fill(float value) const {
             return fill_as(value);
         case DType::kBFloat16:
             return fill_as(bfloat16(value));
+        case DType::kFloat16:
+            return fill_as(float16(value));
         case DType::kInt32:
             return fill_as(static_cast<std::int32_t>(value));
     }

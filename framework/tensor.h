@@ -56,8 +56,11 @@ class Tensor {
     Tensor contiguous() const;  // this, if it is already
     Tensor clone() const;       // always a contiguous copy
     Tensor to(DType dtype) const;
+    Tensor to(Device device) const;  // this, if it is there already; else a contiguous copy
 
-    void copy_from(const Tensor& source) const;  // same shape; converts between float types
+    // Same shape; converts between float types; between devices too. Whatever touches CUDA memory runs on the
+    // current stream; a copy to or from the CPU has ended on return.
+    void copy_from(const Tensor& source) const;
     void fill(float value) const;
     void zero() const { fill(0.0f); }
 

@@ -36,6 +36,9 @@ Tensor filled(const Shape& shape, DType type, F&& value) {
             case DType::kBFloat16:
                 tensor.data<bfloat16>()[i] = bfloat16(static_cast<float>(value(i)));
                 break;
+            case DType::kFloat16:
+                tensor.data<float16>()[i] = float16(static_cast<float>(value(i)));
+                break;
             case DType::kInt32:
                 tensor.data<std::int32_t>()[i] = value(i);
                 break;

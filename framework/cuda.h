@@ -1,0 +1,40 @@
+// What the CUDA sources share: checked calls and launches. Internal to .cu and *_cuda.cpp files; public headers
+// include no cuda_runtime.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <type_traits>
+
+namespace evenkeel::cuda {
+
+// Throws kCuda "[op] call: what went wrong" unless the call succeeded; kCuda with why_no_cuda()'s sentence
+// where there is no usable GPU at all.
+void check(cudaError_t error, const char* op, const char* call);
+
+struct LaunchShape {
+    dim3 grid, block;
+    std::size_t shared_bytes =
+        0;  // dynamic shared memory; above 48 KiB the kernel is told so by itself
+};
+
+// Type-erased; arguments point to one value per kernel parameter.
+void launch_raw(const char* op, const void* kernel, const LaunchShape& shape, void** arguments);
+
+// Launches on the current stream and checks the launch. An empty grid is no work. The arguments must be of
+// the kernel's parameter types after ordinary conversion.
+template <typename... Parameters>
+void launch(const char* op,
+            void (*kernel)(Parameters...),
+            const LaunchShape& shape,
+            std::type_identity_t<Parameters>... arguments) {
+    void* pointers[sizeof...(Parameters) + 1] = {
+        const_cast<void*>(static_cast<const void*>(&arguments))...};
+    launch_raw(op, reinterpret_cast<const void*>(kernel), shape, pointers);
+}
+
+// Of the current device.
+int multiprocessor_count();
+
+}  // namespace evenkeel::cuda

@@ -1,0 +1,69 @@
+// CUDA streams and events. Operations on CUDA tensors go to the calling thread's current stream and return
+// at once; what they write may be used by later work on that stream, by other streams after an event, and by
+// the host after synchronize(). Everything here throws kNotBuilt in a build without CUDA, and kCuda with one
+// clear sentence where there is no GPU or the driver is too old for this build.
+#pragma once
+
+struct CUstream_st;
+struct CUevent_st;
+
+namespace evenkeel {
+
+class Event;
+
+class Stream {
+  public:
+    Stream();  // a new stream; it does not wait for the default stream, nor that for it
+    ~Stream();
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
+
+    void synchronize() const;             // the host waits for all work so far
+    void wait(const Event& event) const;  // later work waits for what the event has recorded
+    CUstream_st* handle() const { return handle_; }
+
+    // The calling thread's stream for operations: the device's default stream unless a StreamScope says
+    // otherwise.
+    static const Stream& current();
+
+  private:
+    friend class StreamScope;
+    struct Default {};
+    explicit Stream(Default) {}
+    CUstream_st* handle_ = nullptr;
+    bool owned_ = false;
+};
+
+// Makes a stream the calling thread's current one for a scope.
+class StreamScope {
+  public:
+    explicit StreamScope(const Stream& stream);
+    ~StreamScope();
+    StreamScope(const StreamScope&) = delete;
+    StreamScope& operator=(const StreamScope&) = delete;
+
+  private:
+    const Stream* before_;
+};
+
+// A point in a stream's work.
+class Event {
+  public:
+    Event();
+    ~Event();
+    Event(const Event&) = delete;
+    Event& operator=(const Event&) = delete;
+
+    void record(const Stream& stream);
+    void synchronize()
+        const;  // the host waits for the recorded point; at once if nothing is recorded
+    bool done() const;
+    CUevent_st* handle() const { return handle_; }
+    // Milliseconds of device time between two recorded events; waits for both.
+    static double elapsed_ms(const Event& from, const Event& to);
+
+  private:
+    CUevent_st* handle_ = nullptr;
+};
+
+}  // namespace evenkeel
