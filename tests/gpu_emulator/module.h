@@ -14,6 +14,7 @@ namespace gpu_emulator {
 struct SourceLine {
     int file = -1;  // into Module::files
     int line = 0;
+    int inlined_at = -1;  // into Module::call_sites: where the line's function was inlined
 };
 
 enum class Space { kParam, kShared, kGlobal, kConst, kLocal };
@@ -21,7 +22,9 @@ enum class Space { kParam, kShared, kGlobal, kConst, kLocal };
 struct Variable {
     std::string name;
     Space space = Space::kGlobal;
-    std::size_t bytes = 0;  // 0: extern .shared, whose size comes with the launch
+    // 0: extern .shared, whose size comes with the launch. Its offset is where the launch's part starts, after the
+    // static variables.
+    std::size_t bytes = 0;
     std::size_t alignment = 1;
     std::vector<std::byte> initial;  // empty: zeros
     // From the start of its space: of the parameters, of the block's shared memory, of the thread's local memory.
@@ -63,11 +66,12 @@ struct Operand {
         kImmediate,  // immediate: the bits (fp32 in the low half, integers sign-extended to 64 bits)
         kSpecial,    // index: SpecialRegister
         kVariable,  // address of a variable: index into Function::variables or Module::variables (see module_wide)
-        kLabel,   // index: instruction number
-        kVector,  // elements
-        kAddress,  // [base + offset]: elements[0] is the base (register, variable or immediate), immediate
-                   // the byte offset
-        kSink  // "_": a result nobody wants
+        kParameter,  // address of a parameter: index into Function::parameters
+        kLabel,      // index: instruction number
+        kVector,     // elements; of a brx.idx: its labels
+        kAddress,    // [base + offset]: elements[0] is the base (register, variable, parameter or
+                     // immediate), immediate the byte offset
+        kSink        // "_": a result nobody wants
     };
     Kind kind = Kind::kImmediate;
     int index = -1;
@@ -95,19 +99,26 @@ struct Function {
     std::vector<Variable> parameters;  // offsets as the launch lays them out
     std::size_t parameter_bytes = 0;
     std::vector<std::uint8_t> registers;  // size in bytes of each, 1 for predicates
-    std::vector<Variable> variables;      // .shared and .local, with offsets
+    // .local and .shared, with offsets; the module's .shared variables too, if the function uses them.
+    std::vector<Variable> variables;
     std::size_t static_shared_bytes = 0, local_bytes = 0;
-    std::uint32_t max_threads = 0;  // .maxntid's product, 0 if not given
+    std::uint32_t max_threads = 0;              // .maxntid's product, 0 if not given
+    std::vector<std::uint32_t> required_block;  // .reqntid's x, y, z; empty if not given
     std::vector<Instruction> instructions;
 };
 
 struct Module {
-    std::vector<std::string> files;   // of .file
-    std::vector<Variable> variables;  // module-wide
-    std::vector<Function> functions;  // entries; other functions are not supported
+    std::vector<std::string> files;      // of .file
+    std::vector<SourceLine> call_sites;  // see SourceLine::inlined_at
+    std::vector<Variable> variables;     // module-wide
+    std::vector<Function> functions;     // entries; other functions are not supported
 };
 
 // Throws std::runtime_error "ptx line N: ..." at anything it does not know: it never skips what it can't read.
 Module parse_ptx(std::string_view text);
+
+// "mma.cuh:30, inlined at flash_attention_cuda.cu:120": innermost place first. Places in the CUDA toolkit's own
+// headers are left out as long as one outside of them remains.
+std::string describe(const Module& module, const SourceLine& place);
 
 }  // namespace gpu_emulator
