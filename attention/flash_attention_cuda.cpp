@@ -1,0 +1,60 @@
+#include "attention/flash_attention_cuda.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+namespace evenkeel::cuda {
+namespace {
+
+// [2, T]: begin and end of each token's document.
+Tensor document_bounds(const std::vector<std::int32_t>& cu_seqlens, std::int64_t tokens) {
+    const Tensor bounds = Tensor::uninitialized({2, tokens}, DType::kInt32);
+    auto* begin = bounds.data<std::int32_t>();
+    std::size_t document = 0;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+        while (cu_seqlens[document + 1] <= t) ++document;
+        begin[t] = cu_seqlens[document];
+        begin[tokens + t] = cu_seqlens[document + 1];
+    }
+    return bounds.to(Device::kCuda);
+}
+
+}  // namespace
+
+FlashRows flash_rows(const Tensor& x) { return {x.raw(), x.stride(0), x.stride(1), x.stride(2)}; }
+
+FlashCall make_flash_call(const Tensor& q,
+                          const Tensor& k,
+                          const Tensor& v,
+                          const Tensor& out,
+                          const Tensor& lse,
+                          const AttentionOptions& options) {
+    FlashCall call{};
+    FlashProblem& p = call.problem;
+    p.batch = static_cast<int>(q.size(0));
+    p.queries = static_cast<int>(q.size(1)), p.keys = static_cast<int>(k.size(1));
+    p.heads = static_cast<int>(q.size(2)), p.kv_heads = static_cast<int>(k.size(2));
+    p.group = p.heads / p.kv_heads;
+    const double scale = options.softmax_scale > 0.0
+                             ? options.softmax_scale
+                             : 1.0 / std::sqrt(static_cast<double>(q.size(3)));
+    p.scale = static_cast<float>(scale);
+    p.scale_log2 = static_cast<float>(scale * std::numbers::log2e);
+    p.q = flash_rows(q), p.k = flash_rows(k), p.v = flash_rows(v), p.out = flash_rows(out);
+    p.lse = lse.data<float>();
+
+    const AttentionMask& mask = options.mask;
+    p.mask.queries = p.queries, p.mask.keys = p.keys;
+    p.mask.causal = mask.causal;
+    // No query and key are max(T, S) or more positions apart.
+    p.mask.window = mask.window < std::max(p.queries, p.keys) ? static_cast<int>(mask.window) : 0;
+    if (!mask.cu_seqlens.empty() && p.queries > 0) {
+        call.documents = document_bounds(mask.cu_seqlens, p.queries);
+        p.mask.document_begin = call.documents.data<std::int32_t>();
+        p.mask.document_end = p.mask.document_begin + p.queries;
+    }
+    return call;
+}
+
+}  // namespace evenkeel::cuda
