@@ -36,7 +36,8 @@ if(EVENKEEL_HAVE_CUDA)
     target_include_directories(evenkeel_cuda_runtime INTERFACE
         $<BUILD_INTERFACE:${CUDAToolkit_INCLUDE_DIRS}>)
     target_link_libraries(evenkeel_cuda_runtime INTERFACE
-        $<IF:$<BOOL:$<TARGET_PROPERTY:EVENKEEL_EMULATED_GPU>>,evenkeel_gpu_emulator,CUDA::cudart_static>)
+        $<BUILD_INTERFACE:$<IF:$<BOOL:$<TARGET_PROPERTY:EVENKEEL_EMULATED_GPU>>,evenkeel_gpu_emulator,CUDA::cudart_static>>
+        $<INSTALL_INTERFACE:CUDA::cudart_static>)
 endif()
 
 # Where the tests run device code.

@@ -2,7 +2,9 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <utility>
 
+#include "framework/device_cuda.h"
 #include "framework/error.h"
 
 namespace evenkeel {
@@ -10,39 +12,68 @@ namespace {
 
 constexpr std::size_t kAlignment = 64;
 
-std::atomic<std::size_t> live_cpu_bytes{0};
-std::atomic<std::size_t> peak_cpu_bytes{0};
+struct Count {
+    std::atomic<std::size_t> live{0}, peak{0};
 
-void count_allocation(std::size_t bytes) {
-    const std::size_t live = live_cpu_bytes.fetch_add(bytes) + bytes;
-    std::size_t peak = peak_cpu_bytes.load();
-    while (peak < live && !peak_cpu_bytes.compare_exchange_weak(peak, live)) {
+    void add(std::size_t bytes) {
+        const std::size_t now = live.fetch_add(bytes) + bytes;
+        std::size_t most = peak.load();
+        while (most < now && !peak.compare_exchange_weak(most, now)) {
+        }
     }
+};
+
+Count& count_of(Device device) {
+    static Count cpu, cuda;
+    return device == Device::kCpu ? cpu : cuda;
+}
+
+std::byte* allocate_on_cpu(std::size_t bytes) {
+    if (bytes == 0) return nullptr;
+    const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    const bool wrapped = rounded < bytes;
+    void* data = wrapped ? nullptr : std::aligned_alloc(kAlignment, rounded);
+    EVENKEEL_CHECK_CODE(data != nullptr, ErrorCode::kInternal, "Buffer",
+                        "out of memory: no room for ", bytes, " bytes beside the ",
+                        Buffer::live_bytes(Device::kCpu), " already held");
+    return static_cast<std::byte*>(data);
 }
 
 }  // namespace
 
 Buffer::Buffer(std::size_t bytes, Device device) : bytes_(bytes), device_(device) {
-    EVENKEEL_CHECK_CODE(device == Device::kCpu, ErrorCode::kNotBuilt, "Buffer",
-                        "device: got cuda, want cpu (this build has no CUDA back end)");
-    if (bytes == 0) return;
-    const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    const bool wrapped = rounded < bytes;
-    if (!wrapped) data_ = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
-    EVENKEEL_CHECK_CODE(data_ != nullptr, ErrorCode::kInternal, "Buffer",
-                        "out of memory: no room for ", bytes, " bytes beside the ",
-                        live_bytes(device), " already held");
-    count_allocation(bytes_);
+    switch (device) {
+        case Device::kCpu:
+            data_ = allocate_on_cpu(bytes);
+            break;
+        case Device::kCuda: {
+            cuda::Allocation allocation = cuda::allocate(bytes);
+            data_ = allocation.data;
+            stream_ = std::move(allocation.stream);
+            break;
+        }
+    }
+    count_of(device).add(bytes);
 }
 
 Buffer::~Buffer() {
     if (data_ == nullptr) return;
-    live_cpu_bytes.fetch_sub(bytes_);
-    std::free(data_);
+    count_of(device_).live.fetch_sub(bytes_);
+    switch (device_) {
+        case Device::kCpu:
+            std::free(data_);
+            break;
+        case Device::kCuda:
+            cuda::release({data_, stream_});
+            break;
+    }
 }
 
-std::size_t Buffer::live_bytes(Device) { return live_cpu_bytes.load(); }
-std::size_t Buffer::peak_bytes(Device) { return peak_cpu_bytes.load(); }
-void Buffer::reset_peak(Device) { peak_cpu_bytes.store(live_cpu_bytes.load()); }
+std::size_t Buffer::live_bytes(Device device) { return count_of(device).live.load(); }
+std::size_t Buffer::peak_bytes(Device device) { return count_of(device).peak.load(); }
+void Buffer::reset_peak(Device device) {
+    Count& count = count_of(device);
+    count.peak.store(count.live.load());
+}
 
 }  // namespace evenkeel

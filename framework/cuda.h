@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <type_traits>
 
 namespace evenkeel::cuda {
@@ -18,6 +19,9 @@ struct LaunchShape {
     std::size_t shared_bytes =
         0;  // dynamic shared memory; above 48 KiB the kernel is told so by itself
 };
+
+// Blocks of a grid, counted in 64 bits: throws kInvalidArgument beyond what CUDA can launch.
+dim3 grid_size(const char* op, std::int64_t x, std::int64_t y = 1, std::int64_t z = 1);
 
 // Type-erased; arguments point to one value per kernel parameter.
 void launch_raw(const char* op, const void* kernel, const LaunchShape& shape, void** arguments);

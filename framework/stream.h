@@ -4,6 +4,8 @@
 // clear sentence where there is no GPU or the driver is too old for this build.
 #pragma once
 
+#include <memory>
+
 struct CUstream_st;
 struct CUevent_st;
 
@@ -20,18 +22,18 @@ class Stream {
 
     void synchronize() const;             // the host waits for all work so far
     void wait(const Event& event) const;  // later work waits for what the event has recorded
-    CUstream_st* handle() const { return handle_; }
+    CUstream_st* handle() const { return handle_.get(); }
+    // Keeps the stream alive beyond this object: a buffer does that, to be freed in its order.
+    const std::shared_ptr<CUstream_st>& shared_handle() const { return handle_; }
 
     // The calling thread's stream for operations: the device's default stream unless a StreamScope says
     // otherwise.
     static const Stream& current();
 
   private:
-    friend class StreamScope;
     struct Default {};
     explicit Stream(Default) {}
-    CUstream_st* handle_ = nullptr;
-    bool owned_ = false;
+    std::shared_ptr<CUstream_st> handle_;  // null: the default stream
 };
 
 // Makes a stream the calling thread's current one for a scope.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <vector>
 
+#include "framework/device_cuda.h"
 #include "framework/dispatch.h"
 
 namespace evenkeel {
@@ -66,6 +67,58 @@ void for_each_row(const Shape& shape, const Shape& a, const Shape& b, F&& f) {
     }
 }
 
+// Calls f.template operator()<T>() with the float type.
+template <typename F>
+void for_float_type(DType dtype, F&& f) {
+    if (dtype == DType::kFloat16) return f.template operator()<float16>();
+    dispatch_float(dtype, "Tensor::copy_from", f);
+}
+
+void copy_on_cpu(const Tensor& to, const Tensor& from) {
+    if (to.dtype() == from.dtype()) {
+        const std::size_t element = size_of(to.dtype());
+        for_each_row(to.shape(), to.strides(), from.strides(),
+                     [&](std::int64_t to_at, std::int64_t from_at, std::int64_t length) {
+                         std::memcpy(to.raw() + to_at * element, from.raw() + from_at * element,
+                                     static_cast<std::size_t>(length) * element);
+                     });
+        return;
+    }
+    for_float_type(to.dtype(), [&]<typename To>() {
+        for_float_type(from.dtype(), [&]<typename From>() {
+            To* to_data = to.data<To>();
+            const From* from_data = from.data<From>();
+            for_each_row(to.shape(), to.strides(), from.strides(),
+                         [&](std::int64_t to_at, std::int64_t from_at, std::int64_t length) {
+                             for (std::int64_t i = 0; i < length; ++i) {
+                                 to_data[to_at + i] =
+                                     To(static_cast<float>(from_data[from_at + i]));
+                             }
+                         });
+        });
+    });
+}
+
+void fill_on_cpu(const Tensor& tensor, float value) {
+    const auto fill_as = [&]<typename T>(T element) {
+        T* elements = tensor.data<T>();
+        for_each_row(tensor.shape(), tensor.strides(), tensor.strides(),
+                     [&](std::int64_t at, std::int64_t, std::int64_t length) {
+                         for (std::int64_t i = 0; i < length; ++i) elements[at + i] = element;
+                     });
+    };
+    switch (tensor.dtype()) {
+        case DType::kFloat32:
+            return fill_as(value);
+        case DType::kBFloat16:
+            return fill_as(bfloat16(value));
+        case DType::kFloat16:
+            return fill_as(float16(value));
+        case DType::kInt32:
+            return fill_as(static_cast<std::int32_t>(value));
+    }
+}
+
 }  // namespace
 
 std::int64_t num_elements(const Shape& shape) {
@@ -98,7 +151,7 @@ Tensor Tensor::uninitialized(const Shape& shape, DType dtype, Device device) {
 
 Tensor Tensor::zeros(const Shape& shape, DType dtype, Device device) {
     Tensor tensor = uninitialized(shape, dtype, device);
-    if (tensor.numel() > 0) std::memset(tensor.raw(), 0, tensor.bytes());
+    tensor.zero();
     return tensor;
 }
 
@@ -177,46 +230,23 @@ Tensor Tensor::to(Device device) const {
 
 void Tensor::copy_from(const Tensor& source) const {
     check_shape("Tensor::copy_from", "source", source, shape_);
-    if (dtype_ == source.dtype_) {
-        const std::size_t element = size_of(dtype_);
-        for_each_row(shape_, strides_, source.strides_,
-                     [&](std::int64_t to, std::int64_t from, std::int64_t length) {
-                         std::memcpy(raw() + to * element, source.raw() + from * element,
-                                     static_cast<std::size_t>(length) * element);
-                     });
-        return;
+    EVENKEEL_CHECK(
+        dtype_ == source.dtype_ || (dtype_ != DType::kInt32 && source.dtype_ != DType::kInt32),
+        "Tensor::copy_from", "element type: got ", name_of(source.dtype_), " for ", name_of(dtype_),
+        ", want the same type, or floats");
+    if (device() == Device::kCpu && source.device() == Device::kCpu) {
+        copy_on_cpu(*this, source);
+    } else {
+        cuda::copy(*this, source);
     }
-    dispatch_float(dtype_, "Tensor::copy_from", [&]<typename To>() {
-        dispatch_float(source.dtype_, "Tensor::copy_from", [&]<typename From>() {
-            To* to_data = data<To>();
-            const From* from_data = source.data<From>();
-            for_each_row(shape_, strides_, source.strides_,
-                         [&](std::int64_t to, std::int64_t from, std::int64_t length) {
-                             for (std::int64_t i = 0; i < length; ++i) {
-                                 to_data[to + i] = To(static_cast<float>(from_data[from + i]));
-                             }
-                         });
-        });
-    });
 }
 
 void Tensor::fill(float value) const {
-    const auto fill_as = [&]<typename T>(T element) {
-        T* elements = data<T>();
-        for_each_row(shape_, strides_, strides_,
-                     [&](std::int64_t at, std::int64_t, std::int64_t length) {
-                         for (std::int64_t i = 0; i < length; ++i) elements[at + i] = element;
-                     });
-    };
-    switch (dtype_) {
-        case DType::kFloat32:
-            return fill_as(value);
-        case DType::kBFloat16:
-            return fill_as(bfloat16(value));
-        case DType::kFloat16:
-            return fill_as(float16(value));
-        case DType::kInt32:
-            return fill_as(static_cast<std::int32_t>(value));
+    switch (device()) {
+        case Device::kCpu:
+            return fill_on_cpu(*this, value);
+        case Device::kCuda:
+            return cuda::fill(*this, value);
     }
 }
 

@@ -1,4 +1,4 @@
-// Comparison of tensors with a double-precision reference, and the tolerance rule for fast paths.
+// Comparison of tensors, on whatever device they are, with a double-precision reference, and the tolerance rule for fast paths.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,0 +1,56 @@
+#include <cstdint>
+#include <limits>
+
+#include "framework/cuda.h"
+#include "framework/device_cuda.h"
+#include "framework/error.h"
+#include "framework/stream.h"
+
+namespace evenkeel::cuda {
+namespace {
+
+// By default the pool gives memory back to the system whenever a stream is waited for; training needs it again
+// in the next step.
+void keep_freed_memory() {
+    constexpr const char* kOp = "Buffer";
+    int device = 0;
+    cudaMemPool_t pool = nullptr;
+    std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
+    check(cudaGetDevice(&device), kOp, "cudaGetDevice");
+    check(cudaDeviceGetDefaultMemPool(&pool, device), kOp, "cudaDeviceGetDefaultMemPool");
+    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything), kOp,
+          "cudaMemPoolSetAttribute");
+}
+
+[[noreturn]] void throw_out_of_memory(std::size_t bytes) {
+    std::size_t free_bytes = 0, total_bytes = 0;
+    cudaGetLastError();
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "Buffer", "cudaMemGetInfo");
+    throw_error(ErrorCode::kCuda, "Buffer",
+                concat("out of GPU memory: no room for ", bytes, " bytes beside the ",
+                       Buffer::live_bytes(Device::kCuda), " already held; ", free_bytes, " of ",
+                       total_bytes, " bytes are free"));
+}
+
+}  // namespace
+
+Allocation allocate(std::size_t bytes) {
+    if (bytes == 0) return {};
+    static const bool keeps = (keep_freed_memory(), true);
+    static_cast<void>(keeps);
+    Allocation result{nullptr, Stream::current().shared_handle()};
+    void* data = nullptr;
+    const cudaError_t error = cudaMallocAsync(&data, bytes, result.stream.get());
+    if (error == cudaErrorMemoryAllocation) throw_out_of_memory(bytes);
+    check(error, "Buffer", "cudaMallocAsync");
+    result.data = static_cast<std::byte*>(data);
+    return result;
+}
+
+void release(const Allocation& allocation) noexcept {
+    // An error has no one to be told to here: at the end of a process the runtime may be gone already, and one
+    // of earlier work is reported by the next call.
+    cudaFreeAsync(allocation.data, allocation.stream.get());
+}
+
+}  // namespace evenkeel::cuda

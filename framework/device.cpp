@@ -1,0 +1,11 @@
+#include "framework/device.h"
+
+#include "framework/device_cuda.h"
+
+namespace evenkeel {
+
+int device_count(Device device) { return device == Device::kCpu ? 1 : cuda::device_count(); }
+
+std::string why_no_cuda() { return cuda::why_not(); }
+
+}  // namespace evenkeel

@@ -1,0 +1,44 @@
+// Stands in for the CUDA sources of this folder in a build without CUDA.
+#include "framework/device_cuda.h"
+#include "framework/stream.h"
+
+namespace evenkeel {
+namespace {
+
+[[noreturn]] void throw_not_built(const char* op) {
+    throw_error(ErrorCode::kNotBuilt, op,
+                "device: got cuda, want cpu (this build has no CUDA back end)");
+}
+
+}  // namespace
+
+Stream::Stream() { throw_not_built("Stream"); }
+Stream::~Stream() = default;
+void Stream::synchronize() const { throw_not_built("Stream::synchronize"); }
+void Stream::wait(const Event&) const { throw_not_built("Stream::wait"); }
+const Stream& Stream::current() { throw_not_built("Stream::current"); }
+
+StreamScope::StreamScope(const Stream& stream) : before_(&stream) {
+    throw_not_built("StreamScope");
+}
+StreamScope::~StreamScope() = default;
+
+Event::Event() { throw_not_built("Event"); }
+Event::~Event() = default;
+void Event::record(const Stream&) { throw_not_built("Event::record"); }
+void Event::synchronize() const { throw_not_built("Event::synchronize"); }
+bool Event::done() const { throw_not_built("Event::done"); }
+double Event::elapsed_ms(const Event&, const Event&) { throw_not_built("Event::elapsed_ms"); }
+
+namespace cuda {
+
+int device_count() { return 0; }
+std::string why_not() { return "this build has no CUDA back end"; }
+
+Allocation allocate(std::size_t) { throw_not_built("Buffer"); }
+void release(const Allocation&) noexcept {}
+void fill(const Tensor&, float) { throw_not_built("Tensor::fill"); }
+void copy(const Tensor&, const Tensor&) { throw_not_built("Tensor::copy_from"); }
+
+}  // namespace cuda
+}  // namespace evenkeel

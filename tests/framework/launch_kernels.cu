@@ -1,0 +1,31 @@
+#include "framework/cuda.h"
+#include "tests/framework/launch_kernels.h"
+
+namespace evenkeel::testing {
+namespace {
+
+__global__ void __launch_bounds__(256) number_threads(std::int32_t* out) {
+    extern __shared__ std::int32_t numbers[];
+    const int index = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+    numbers[threadIdx.x] = index;
+    __syncthreads();
+    out[index] = numbers[threadIdx.x];
+}
+
+__global__ void __launch_bounds__(32) do_nothing() {}
+
+}  // namespace
+
+void launch_number_threads(std::int64_t blocks,
+                           int threads,
+                           std::size_t shared_bytes,
+                           std::int32_t* out) {
+    const cuda::LaunchShape shape{cuda::grid_size("number", blocks), dim3(threads), shared_bytes};
+    cuda::launch("number", number_threads, shape, out);
+}
+
+void launch_grid(std::int64_t x, std::int64_t y, std::int64_t z) {
+    cuda::launch("nothing", do_nothing, {cuda::grid_size("nothing", x, y, z), dim3(32)});
+}
+
+}  // namespace evenkeel::testing

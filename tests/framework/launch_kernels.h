@@ -1,0 +1,19 @@
+// Kernels for the tests of launches; launched through framework/cuda.h.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace evenkeel::testing {
+
+// Every thread of `blocks` blocks of `threads` threads adds its number to out[block * threads + thread], by
+// way of `shared_bytes` of dynamic shared memory.
+void launch_number_threads(std::int64_t blocks,
+                           int threads,
+                           std::size_t shared_bytes,
+                           std::int32_t* out);
+
+// A grid of that many blocks, checked before it is cut to 32 bits; nothing is written.
+void launch_grid(std::int64_t x, std::int64_t y, std::int64_t z);
+
+}  // namespace evenkeel::testing
