@@ -10,6 +10,8 @@ namespace {
 void check_state(const Parameter& parameter, const char* what, const Tensor& tensor) {
     const std::string name = parameter.name + "'s " + what;
     check_shape("adamw_step", name.c_str(), tensor, parameter.local_shape());
+    EVENKEEL_CHECK_CODE(tensor.device() == Device::kCpu, ErrorCode::kNotBuilt, "adamw_step", name,
+                        ": device: got cuda, want cpu");
     EVENKEEL_CHECK(tensor.is_contiguous(), "adamw_step", name, ": got strides ",
                    to_string(tensor.strides()), ", want a contiguous tensor");
 }
@@ -26,8 +28,8 @@ void check_parameter(const Parameter& parameter) {
     }
     EVENKEEL_CHECK(parameter.value.dtype() == DType::kBFloat16 ||
                        parameter.value.raw() == parameter.master.raw(),
-                   "adamw_step", parameter.name, ": got an fp32 value apart from its master, want ",
-                   "one that shares its memory");
+                   "adamw_step", parameter.name, ": got an ", name_of(parameter.value.dtype()),
+                   " value apart from its master, want ", "one that shares its memory");
 }
 
 }  // namespace

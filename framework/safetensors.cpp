@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 
 #include "framework/convert.h"
@@ -17,41 +16,32 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 // Elements converted at a time: the pieces stay in the second-level cache.
 constexpr std::int64_t kPiece = 32768;
 
-float from_half(std::uint16_t half) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
-    const std::uint32_t exponent = (half >> 10) & 0x1fu, mantissa = half & 0x3ffu;
-    if (exponent == 0) {  // zero and subnormal: mantissa * 2^-24
-        return std::copysign(static_cast<float>(mantissa) * 0x1p-24f, sign != 0 ? -1.0f : 1.0f);
-    }
-    const std::uint32_t wide = exponent == 0x1fu ? 0xffu : exponent + 112u;
-    return std::bit_cast<float>(sign | (wide << 23) | (mantissa << 13));
-}
-
 struct Source {
     const char* name;
     std::size_t bytes;
-    DType same;  // what holds it without conversion; fp32 for those that none holds
+    DType same;     // what holds it without conversion, if it has its size
+    DType read_as;  // unless the caller says what
     void (*widen)(const std::byte* from, float* to, std::int64_t count);
 };
 
 constexpr Source kSources[] = {
-    {"F32", 4, DType::kFloat32,
+    {"F32", 4, DType::kFloat32, DType::kFloat32,
      [](const std::byte* from, float* to, std::int64_t count) {
          std::memcpy(to, from, static_cast<std::size_t>(count) * 4);
      }},
-    {"BF16", 2, DType::kBFloat16,
+    {"BF16", 2, DType::kBFloat16, DType::kBFloat16,
      [](const std::byte* from, float* to, std::int64_t count) {
          widen(reinterpret_cast<const bfloat16*>(from), to, count);
      }},
-    {"F16", 2, DType::kFloat32,
+    {"F16", 2, DType::kFloat16, DType::kFloat32,
      [](const std::byte* from, float* to, std::int64_t count) {
          for (std::int64_t i = 0; i < count; ++i) {
-             std::uint16_t half;
+             float16 half;
              std::memcpy(&half, from + 2 * i, 2);
-             to[i] = from_half(half);
+             to[i] = static_cast<float>(half);
          }
      }},
-    {"F64", 8, DType::kFloat32,
+    {"F64", 8, DType::kFloat32, DType::kFloat32,
      [](const std::byte* from, float* to, std::int64_t count) {
          for (std::int64_t i = 0; i < count; ++i) {
              double value;
@@ -59,7 +49,7 @@ constexpr Source kSources[] = {
              to[i] = static_cast<float>(value);
          }
      }},
-    {"I32", 4, DType::kInt32, nullptr},
+    {"I32", 4, DType::kInt32, DType::kInt32, nullptr},
 };
 
 const Source* source_of(const std::string& dtype) {
@@ -116,10 +106,12 @@ void SafetensorsReader::read_runs(const TensorInfo& tensor,
                                   const Tensor& out) const {
     const Source* source = source_of(tensor.dtype);
     const bool verbatim = source != nullptr && is_verbatim(*source, out.dtype());
-    EVENKEEL_CHECK_CODE(
-        verbatim || (source != nullptr && source->widen != nullptr && out.dtype() != DType::kInt32),
-        ErrorCode::kIo, "safetensors", path(), ": ", tensor.name, " is ", tensor.dtype,
-        ", which does not convert to ", name_of(out.dtype()));
+    const bool narrows = out.dtype() == DType::kFloat32 || out.dtype() == DType::kBFloat16;
+    EVENKEEL_CHECK(out.device() == Device::kCpu, "safetensors", tensor.name, ": got ",
+                   name_of(out.device()), ", want a tensor on the cpu to read into");
+    EVENKEEL_CHECK_CODE(verbatim || (source != nullptr && source->widen != nullptr && narrows),
+                        ErrorCode::kIo, "safetensors", path(), ": ", tensor.name, " is ",
+                        tensor.dtype, ", which does not convert to ", name_of(out.dtype()));
     if (length == 0) return;
     const std::uint64_t base = data_start_ + tensor.begin + first * source->bytes;
     if (verbatim) {
@@ -186,7 +178,7 @@ Tensor SafetensorsReader::read(const std::string& name) const {
     const TensorInfo& tensor = info(name);
     const Source* source = source_of(tensor.dtype);
     Tensor out =
-        Tensor::uninitialized(tensor.shape, source != nullptr ? source->same : DType::kFloat32);
+        Tensor::uninitialized(tensor.shape, source != nullptr ? source->read_as : DType::kFloat32);
     read(name, out);
     return out;
 }
@@ -208,7 +200,7 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& tensor) {
                    next_ < tensors_.size() ? tensors_[next_].name : "none: all are written");
     check_shape("safetensors", name.c_str(), tensor, tensors_[next_].shape);
     check_dtype("safetensors", name.c_str(), tensor, tensors_[next_].dtype);
-    const Tensor packed = tensor.contiguous();
+    const Tensor packed = tensor.to(Device::kCpu).contiguous();
     file_.write(packed.raw(), packed.bytes());
     ++next_;
 }

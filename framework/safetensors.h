@@ -43,8 +43,9 @@ class SafetensorsReader {
     bool contains(const std::string& name) const;
     const TensorInfo& info(const std::string& name) const;  // throws kIo when missing
 
-    // Reads [begin, end) of dimension dim of a tensor into `out` (contiguous, that shape). F32, BF16, F16
-    // and F64 are converted to out's float type through fp32, I32 goes into int32; other types are kIo.
+    // Reads [begin, end) of dimension dim of a tensor into `out` (contiguous, that shape, on the CPU). F32, BF16,
+    // F16 and F64 are converted to fp32 or bf16 through fp32; F16 goes into fp16 and I32 into int32 as it is;
+    // anything else is kIo.
     // Touches only the bytes asked for. Callable from several threads.
     void read_slice(const std::string& name,
                     int dim,

@@ -9,7 +9,8 @@ namespace {
 void check_operand(const char* op, const char* name, const Tensor& tensor) {
     EVENKEEL_CHECK(tensor.defined() && tensor.rank() >= 1, op, name,
                    ": got no tensor, want one of rank 1 or more");
-    EVENKEEL_CHECK(tensor.dtype() != DType::kInt32, op, name, ": got int32, want fp32 or bf16");
+    EVENKEEL_CHECK(tensor.dtype() == DType::kFloat32 || tensor.dtype() == DType::kBFloat16, op,
+                   name, ": got ", name_of(tensor.dtype()), ", want fp32 or bf16");
     EVENKEEL_CHECK(tensor.is_contiguous(), op, name, ": want a contiguous tensor");
 }
 
@@ -44,7 +45,7 @@ Shape halved(const char* op, const Tensor& gate_up) {
 // True when the operation is to run; there is no other device yet.
 bool on_cpu(const char* op, const Tensor& tensor) {
     EVENKEEL_CHECK_CODE(tensor.device() == Device::kCpu, ErrorCode::kNotBuilt, op,
-                        "no CUDA back end");
+                        "device: got cuda, want cpu");
     return tensor.numel() > 0;
 }
 

@@ -13,6 +13,13 @@ inline void check_block(const char* op, const char* name, const Tensor& tensor) 
                    " with strides ", to_string(tensor.strides()), ", want a contiguous tensor");
 }
 
+// What is added up, or the maximum of.
+inline void check_reducible(const char* op, const char* name, const Tensor& tensor) {
+    check_block(op, name, tensor);
+    EVENKEEL_CHECK(tensor.dtype() != DType::kFloat16, op, name,
+                   ": got fp16, want fp32, bf16 or int32");
+}
+
 // `whole` holds `size` blocks of block's size.
 inline void check_blocks(
     const char* op, const char* block_name, const Tensor& block, const Tensor& whole, int size) {

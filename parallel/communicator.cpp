@@ -19,11 +19,12 @@ class SingleCommunicator final : public Communicator {
     int size() const override { return 1; }
 
     void all_reduce(const Tensor& tensor, ReduceOp) override {
-        check_block("all_reduce", "tensor", tensor);
+        check_reducible("all_reduce", "tensor", tensor);
         count(counts_.all_reduces, tensor.bytes());
     }
     void reduce_scatter(const Tensor& input, const Tensor& output) override {
         check_blocks("reduce_scatter", "output", output, input, 1);
+        check_reducible("reduce_scatter", "input", input);
         copy(input, output);
         count(counts_.reduce_scatters, input.bytes());
     }

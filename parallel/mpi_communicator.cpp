@@ -65,7 +65,7 @@ class MpiCommunicator final : public Communicator {
     int size() const override { return size_; }
 
     void all_reduce(const Tensor& tensor, ReduceOp op) override {
-        check_block("all_reduce", "tensor", tensor);
+        check_reducible("all_reduce", "tensor", tensor);
         count(counts_.all_reduces, tensor.bytes());
         begin("all_reduce");
         if (tensor.numel() == 0) return;
@@ -82,6 +82,7 @@ class MpiCommunicator final : public Communicator {
 
     void reduce_scatter(const Tensor& input, const Tensor& output) override {
         check_blocks("reduce_scatter", "output", output, input, size_);
+        check_reducible("reduce_scatter", "input", input);
         count(counts_.reduce_scatters, input.bytes());
         begin("reduce_scatter");
         const std::int64_t block = output.numel();

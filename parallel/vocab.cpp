@@ -20,6 +20,8 @@ void check_tokens(const char* op,
                   std::int64_t vocab_size,
                   std::int32_t least) {
     check_dtype(op, name, tokens, DType::kInt32);
+    EVENKEEL_CHECK_CODE(tokens.device() == Device::kCpu, ErrorCode::kNotBuilt, op, name,
+                        ": device: got cuda, want cpu");
     EVENKEEL_CHECK(tokens.is_contiguous(), op, name, ": want a contiguous tensor");
     const std::int32_t* values = tokens.data<std::int32_t>();
     for (std::int64_t i = 0; i < tokens.numel(); ++i) {
@@ -62,7 +64,10 @@ void check_logits(const char* op,
     EVENKEEL_CHECK(logits.defined() && logits.rank() == 3, op, "logits: got ",
                    logits.defined() ? to_string(logits.shape()) : "no tensor",
                    ", want [B, T, V/P]");
-    EVENKEEL_CHECK(logits.dtype() != DType::kInt32, op, "logits: got int32, want fp32 or bf16");
+    EVENKEEL_CHECK(logits.dtype() == DType::kFloat32 || logits.dtype() == DType::kBFloat16, op,
+                   "logits: got ", name_of(logits.dtype()), ", want fp32 or bf16");
+    EVENKEEL_CHECK_CODE(logits.device() == Device::kCpu, ErrorCode::kNotBuilt, op,
+                        "logits: device: got cuda, want cpu");
     check_shape(op, "targets", targets, {logits.size(0), logits.size(1)});  // [B, T]
     EVENKEEL_CHECK(logits.size(2) > 0, op, "logits: got an empty vocabulary");
     check_tokens(op, "targets", targets, logits.size(2) * grid.tp_size(), -1);

@@ -250,6 +250,7 @@ TEST(CommunicatorTest, CountsItsOperations) {
 TEST(CommunicatorTest, BadArgumentsAreErrorsBeforeAnyMessage) {
     const Tensor strided = Tensor::zeros({4, 6}, DType::kFloat32).slice(1, 0, 3);
     EXPECT_THROW(world().all_reduce(strided, ReduceOp::kSum), Error);
+    EXPECT_THROW(world().all_reduce(Tensor::zeros({4}, DType::kFloat16), ReduceOp::kSum), Error);
     EXPECT_THROW(world().broadcast(Tensor::zeros({1}, DType::kFloat32), world().size()), Error);
     EXPECT_THROW(world().all_gather(Tensor::zeros({2}, DType::kFloat32),
                                     Tensor::zeros({1}, DType::kFloat32)),

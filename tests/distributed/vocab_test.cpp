@@ -225,6 +225,9 @@ TEST_P(VocabTest, CrossEntropyRejectsBadTargets) {
     }
     EXPECT_THROW(cross_entropy_forward(*grid_, logits, Tensor::zeros({2, 1}, DType::kInt32), saved),
                  Error);
+    EXPECT_THROW(cross_entropy_forward(*grid_, logits.to(DType::kFloat16),
+                                       Tensor::zeros({1, 2}, DType::kInt32), saved),
+                 Error);
 }
 
 INSTANTIATE_TEST_SUITE_P(Types,

@@ -422,6 +422,18 @@ TEST_F(SafetensorsTest, ConvertsEveryHalf) {
     }
 }
 
+TEST_F(SafetensorsTest, HalvesAreKeptWhereTheyAreAskedFor) {
+    const Tensor halves = testing::gaussian({5, 7}, DType::kFloat16, 1);
+    const std::string path = directory_.file("halves");
+    write_safetensors(path, {{"a", halves}, {"wide", halves.to(DType::kFloat32)}}, {});
+    const SafetensorsReader reader(path);
+    const Tensor got = testing::poisoned({5, 7}, DType::kFloat16);
+    reader.read("a", got);
+    EXPECT_TRUE(same_bits(got, halves));
+    EXPECT_TRUE(same_bits(reader.read("a"), halves.to(DType::kFloat32)));
+    EXPECT_THROW(reader.read("wide", got), Error) << "fp32 is not cut to fp16";
+}
+
 TEST_F(SafetensorsTest, ConvertsDoubles) {
     const double values[] = {0.1, -1e300, 3.0};
     const std::string header = "{" + entry("a", "F64", "3", "0,24") + "}";

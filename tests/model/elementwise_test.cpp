@@ -357,6 +357,10 @@ TEST(ElementwiseTest, RejectsWrongShapesAndTypes) {
     EXPECT_THROW(gelu_forward(Tensor::zeros({3, 16}, kFp32).slice(1, 0, 8), x), Error);
     EXPECT_THROW(add_in_place(x, bf16), Error);
     EXPECT_THROW(add_in_place(x, Tensor()), Error);
+    const Tensor fp16 = x.to(DType::kFloat16);
+    EXPECT_THROW(rms_norm_forward(fp16, gain, 1e-6, fp16, rstd), Error);
+    EXPECT_THROW(gelu_forward(fp16, fp16), Error);
+    EXPECT_THROW(add_in_place(fp16, fp16), Error);
 }
 
 }  // namespace

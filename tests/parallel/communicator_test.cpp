@@ -49,6 +49,10 @@ TEST_F(SingleCommunicatorTest, RejectsWhatManyRanksWouldReject) {
     const Tensor strided = Tensor::zeros({4, 6}, DType::kFloat32).slice(1, 0, 3);
     EXPECT_THROW(group_->all_reduce(strided, ReduceOp::kSum), Error);
     EXPECT_THROW(group_->all_reduce(Tensor(), ReduceOp::kSum), Error);
+    const Tensor fp16 = Tensor::zeros({1, 4}, DType::kFloat16);
+    EXPECT_THROW(group_->all_reduce(fp16, ReduceOp::kMax), Error);
+    EXPECT_THROW(group_->reduce_scatter(fp16, fp16.view({4})), Error);
+    EXPECT_NO_THROW(group_->all_gather(fp16.view({4}), fp16)) << "nothing is added";
     EXPECT_THROW(group_->broadcast(Tensor::zeros({1}, DType::kFloat32), 1), Error);
     EXPECT_THROW(group_->send(Tensor::zeros({1}, DType::kFloat32), 0), Error);
     EXPECT_THROW(group_->all_gather(Tensor::zeros({2}, DType::kFloat32),
