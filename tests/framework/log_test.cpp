@@ -50,9 +50,17 @@ std::string to_terminal(const std::function<void()>& action) {
         const Redirect redirect(other_side);
         action();
     }
-    std::string text(4096, '\0');
-    const ssize_t count = ::read(terminal, text.data(), text.size());
-    text.resize(count > 0 ? static_cast<std::size_t>(count) : 0);
+    // The system passes the text on in pieces of its own; the mark says that all have come.
+    constexpr char kMark = '\x01';
+    std::string text;
+    bool open = ::write(other_side, &kMark, 1) == 1;
+    while (open && (text.empty() || text.back() != kMark)) {
+        char piece[4096];
+        const ssize_t count = ::read(terminal, piece, sizeof(piece));
+        open = count > 0;
+        if (open) text.append(piece, static_cast<std::size_t>(count));
+    }
+    if (open) text.pop_back();
     ::close(other_side);
     ::close(terminal);
     return text;
