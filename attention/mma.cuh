@@ -67,7 +67,7 @@ __device__ __forceinline__ Square pack(const Accumulator& left, const Accumulato
              pack<T>(right.c[0], right.c[1]), pack<T>(right.c[2], right.c[3])}};
 }
 
-// 2^x and log2 x to within 2^-22, with subnormal numbers taken for zero. "ex2", "lg2".
+// 2^x, log2 x and 1 / x to within 2^-22, with subnormal numbers taken for zero. "ex2", "lg2", "rcp".
 __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -76,6 +76,11 @@ __device__ __forceinline__ float exp2_approx(float x) {
 __device__ __forceinline__ float log2_approx(float x) {
     float y;
     asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float reciprocal_approx(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
 }
 
@@ -92,7 +97,7 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
 }
 
 // Starts to copy 16 bytes from global to shared memory, past the first-level cache. Only the first `bytes` (0
-// or 16) are read; the rest are zeros. "cp.async".
+// or 16) are read; the rest become zeros. The address of 0 bytes need not be one. "cp.async".
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -145,8 +150,7 @@ enum class Order {
     kAcross  // top left, top right, bottom left, bottom right
 };
 
-// Loads 16x16 squares of a tile, all lanes of a warp together. The addresses of a lane are found once; after
-// that a load only adds constants. "ldmatrix".
+// Loads 16x16 squares of a tile, all lanes of a warp together. "ldmatrix".
 template <typename Layout, Order kOrder>
 class SquareLoader {
   public:
@@ -155,18 +159,16 @@ class SquareLoader {
         const int lower = lane & 7, bit3 = lane >> 3 & 1, bit4 = lane >> 4 & 1;
         const int down = kOrder == Order::kDown ? bit3 : bit4;
         const int right = kOrder == Order::kDown ? bit4 : bit3;
-#pragma unroll
-        for (int i = 0; i < kAddresses; ++i) {
-            at_[i] = tile + Layout::offset(row + lower + 8 * down, 2 * i + right);
-        }
+        at_ = tile + Layout::offset(row + lower + 8 * down, right);
     }
 
     // The square at row `row` (a multiple of 8) and column 16 * square; both constants when loops are unrolled.
+    // Then an address is one exclusive or away, shared by all rows, and the rest of it part of the instruction.
     template <bool kTransposed = false>
     __device__ __forceinline__ Square load(int row, int square) const {
-        const std::uint32_t address = at_[square % kAddresses] +
-                                      square / kAddresses * Layout::kPageBytes +
-                                      row * Layout::kRowBytes;
+        const std::uint32_t in_page = square % (Layout::kChunks / 2) * 32;
+        const std::uint32_t address = (at_ ^ in_page) + row * Layout::kRowBytes +
+                                      square / (Layout::kChunks / 2) * Layout::kPageBytes;
         Square s;
         if constexpr (kTransposed) {
             asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
@@ -182,15 +184,11 @@ class SquareLoader {
         return s;
     }
 
-    // To a tile `bytes` further on: the other one of two buffers.
-    __device__ __forceinline__ void move(int bytes) {
-#pragma unroll
-        for (int i = 0; i < kAddresses; ++i) at_[i] += bytes;
-    }
+    // To a tile `bytes` further on (a multiple of 128): the other one of two buffers.
+    __device__ __forceinline__ void move(int bytes) { at_ += bytes; }
 
   private:
-    static constexpr int kAddresses = Layout::kPageColumns / 16;
-    std::uint32_t at_[kAddresses];
+    std::uint32_t at_;  // of column square 0; bits 4 .. 6 (4, 5 for 32 columns) are the chunk's
 };
 
 // Rounds an accumulator into rows row .. row + 15 and columns 8 * chunk .. + 7 of a tile.
@@ -215,11 +213,18 @@ class TileCarrier {
           global_(row_ * stride * 2 + thread % Layout::kChunks * 16),
           step_(stride * 2 * kRowsAtOnce) {}
 
-    // Starts to copy the tile whose row 0 is at `from`. kWhole: all rows are there; else rows from `rows` on are
-    // not read, and become zeros.
+    // What this thread carries first of the tile whose row 0 is at `from`: for a walk over tiles, moved on by
+    // the caller.
+    __device__ __forceinline__ const char* source(const void* from) const {
+        return static_cast<const char*>(from) + global_;
+    }
+
+    // Starts to copy the tile of that source. kWhole: all rows are there; else rows from `rows` on are not read,
+    // and become zeros.
     template <bool kWhole>
-    __device__ __forceinline__ void load(std::uint32_t tile, const void* from, int rows) const {
-        const char* source = static_cast<const char*>(from) + global_;
+    __device__ __forceinline__ void load_at(std::uint32_t tile,
+                                            const char* source,
+                                            int rows) const {
 #pragma unroll
         for (int i = 0; i < kTurns; ++i) {
             const bool there = kWhole || row_ + i * kRowsAtOnce < rows;
@@ -230,12 +235,17 @@ class TileCarrier {
                 const char* piece = source + page * Layout::kRowBytes;
                 if constexpr (kWhole) {
                     copy_async(to, piece);
-                } else {  // what is not there has no address; any will do
-                    copy_async(to, there ? piece : static_cast<const char*>(from), there ? 16 : 0);
+                } else {
+                    copy_async(to, piece, there ? 16 : 0);
                 }
             }
             source += step_;
         }
+    }
+
+    template <bool kWhole>
+    __device__ __forceinline__ void load(std::uint32_t tile, const void* from, int rows) const {
+        load_at<kWhole>(tile, source(from), rows);
     }
 
     // Writes rows 0 .. rows - 1 of a tile to global memory.
