@@ -1,0 +1,27 @@
+// Stands in for the CUDA sources of this folder in a build without CUDA.
+#include "attention/qk_norm_rope_cuda.h"
+
+namespace evenkeel::cuda {
+namespace {
+
+[[noreturn]] void throw_not_built(const char* op) {
+    throw_error(ErrorCode::kNotBuilt, op,
+                "device: got cuda, want cpu (this build has no CUDA back end)");
+}
+
+}  // namespace
+
+void qk_norm_rope_forward(std::span<const QkNormRopePart>,
+                          const RopeTable&,
+                          const Tensor&,
+                          const QkNormRopeOptions&) {
+    throw_not_built("qk_norm_rope_forward");
+}
+void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart>,
+                           const RopeTable&,
+                           const Tensor&,
+                           const QkNormRopeOptions&) {
+    throw_not_built("qk_norm_rope_backward");
+}
+
+}  // namespace evenkeel::cuda

@@ -1,0 +1,326 @@
+// What the forward and backward kernels of QK-norm and RoPE share: which lane holds what, 16-byte accesses,
+// the statistic and the rotation.
+//
+// A row (one head of one token) belongs to a group of neighbouring lanes. Each lane holds two chunks of 8
+// channels, chosen so that the two channels of every rotation pair meet in one lane: nothing is exchanged
+// between lanes but the sum of the statistic.
+//   half-split, R = rotary_dim a multiple of 16: lane l < R/16 holds chunks l and l + R/16, whose channels turn
+//     with each other; the chunks that do not turn are shared out among the remaining lanes.
+//   interleaved, R a multiple of 8: lane l holds chunks l and l + D/16; pairs lie within a chunk.
+//   any other R: as interleaved; each channel's partner is read a second time, alone.
+// A group keeps its head and walks over tokens, so that gains (and sums of gain gradients) stay in registers,
+// while the groups of a warp stand at neighbouring heads of the same token, whose angles they share.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cmath>
+#include <cstdint>
+
+#include "framework/tensor.h"
+
+namespace evenkeel::cuda::norm_rope {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kWarps = 4;  // of a CTA
+inline constexpr int kThreads = kWarps * kWarp;
+inline constexpr unsigned kAllLanes = 0xffffffffu;
+inline constexpr int kChunk = 8;  // channels in 16 bytes
+inline constexpr int kHeld = 2 * kChunk;
+
+enum class Layout { kHalfSplit, kInterleaved, kAny };
+
+// Division of a number below 2^31 by a constant: a multiplication and a shift. With s = ceil(log2 d) and
+// m = ceil(2^(31+s) / d), n m / 2^(31+s) exceeds n / d by less than 1 / d (Granlund and Montgomery 1994).
+struct Divisor {
+    std::uint32_t value = 1, multiplier = 0;
+    int shift = 31;
+
+    Divisor() = default;
+    explicit Divisor(std::uint32_t d) : value(d) {
+        while ((std::uint64_t{1} << (shift - 31)) < d) ++shift;
+        multiplier = static_cast<std::uint32_t>(((std::uint64_t{1} << shift) + d - 1) / d);
+    }
+    __device__ std::uint32_t quotient(std::uint32_t n) const {
+        return static_cast<std::uint32_t>((std::uint64_t{n} * multiplier) >> shift);
+    }
+};
+
+// Rows of D contiguous elements at base + b * batch + t * token + n * head (in elements).
+struct Rows {
+    void* base = nullptr;
+    std::int64_t batch = 0, token = 0, head = 0;
+
+    Rows() = default;
+    explicit Rows(const Tensor& tensor)
+        : base(tensor.raw()),
+          batch(tensor.stride(0)),
+          token(tensor.stride(1)),
+          head(tensor.stride(2)) {}
+};
+
+// What all rows have in common.
+struct Common {
+    int tokens = 0;                  // T
+    int chunk_tokens = 0;            // of a CTA; a chunk lies within one sequence
+    Divisor chunks;                  // of a sequence
+    std::uint32_t first_blocks = 0;  // CTAs of the first part; the rest are the second part's
+    int rotary_dim = 0;              // R
+    bool interleaved = false;        // for Layout::kAny
+    bool norm = true;
+    float eps = 0.0f, gain_offset = 0.0f;
+    const float* cos = nullptr;  // [count, R/2]
+    const float* sin = nullptr;
+    const std::int32_t* positions = nullptr;  // null: token t stands in row t of the table
+    std::int64_t positions_batch = 0, positions_token = 0;
+    std::int64_t first = 0, count = 0;  // of the table
+};
+
+// Heads of a part, and the groups of lanes that walk over tokens: one for each head of each chunk.
+struct Heads {
+    Divisor count;
+    std::uint32_t groups = 0;
+};
+
+template <int kDim>
+struct Shape {
+    static constexpr int kUsed = kDim / kHeld;  // lanes of a group with channels
+    static constexpr int kLanes = kUsed <= 4 ? 4 : kUsed <= 8 ? 8 : 16;  // lanes of a group
+    static constexpr int kGroups = kWarp / kLanes;
+};
+
+// This lane's place: its group's head and first token, its channels.
+template <int kDim, Layout kLayout>
+struct Place {
+    int lane;             // within the group
+    bool used;            // holds channels of an existing head
+    std::uint32_t group;  // chunk * N + head
+    int head;
+    int b, t;  // the warps of a CTA take turns at tokens, so that it reads one stretch of memory
+    int channel[2];  // first channels of the two chunks
+
+    __device__ Place(const Common& common, const Heads& heads, std::uint32_t block) {
+        using S = Shape<kDim>;
+        const int in_warp = static_cast<int>(threadIdx.x % kWarp);
+        lane = in_warp % S::kLanes;
+        group = block * S::kGroups + in_warp / S::kLanes;
+        used = group < heads.groups && lane < S::kUsed;
+        const std::uint32_t chunk = heads.count.quotient(group);
+        head = static_cast<int>(group - chunk * heads.count.value);
+        b = static_cast<int>(common.chunks.quotient(chunk));
+        const int chunk_of_sequence = static_cast<int>(chunk - b * common.chunks.value);
+        t = chunk_of_sequence * common.chunk_tokens + static_cast<int>(threadIdx.x / kWarp);
+        channel[0] = lane * kChunk;
+        channel[1] = (lane + S::kUsed) * kChunk;
+        if constexpr (kLayout == Layout::kHalfSplit) {
+            const int half = common.rotary_dim / kHeld;  // lanes whose channels turn
+            if (lane < half) {
+                channel[1] = (lane + half) * kChunk;
+            } else {
+                channel[0] = (lane + half) * kChunk;
+            }
+        }
+    }
+    // The first row of this lane's walk, and from there to the next.
+    template <typename T>
+    __device__ T* row(const Rows& rows) const {
+        return static_cast<T*>(rows.base) + b * rows.batch + t * rows.token + head * rows.head;
+    }
+    __device__ std::int64_t statistic(const Common& common, const Heads& heads) const {
+        return (static_cast<std::int64_t>(b) * common.tokens + t) * heads.count.value + head;
+    }
+};
+
+// The row of the table for a token; -1 outside.
+__device__ __forceinline__ int angles_of(const Common& common, int b, int t, bool exists) {
+    if (common.positions == nullptr || !exists) return t;
+    const std::int64_t row =
+        common.positions[b * common.positions_batch + t * common.positions_token] - common.first;
+    return row >= 0 && row < common.count ? static_cast<int>(row) : -1;
+}
+
+// 16 channels as they stand in memory.
+struct Packed {
+    uint4 chunk[2];
+};
+
+template <typename T>
+__device__ __forceinline__ Packed load(const T* row, const int* channel, bool exists) {
+    Packed packed = {};
+    if (exists) {
+        packed.chunk[0] = *reinterpret_cast<const uint4*>(row + channel[0]);
+        packed.chunk[1] = *reinterpret_cast<const uint4*>(row + channel[1]);
+    }
+    return packed;
+}
+
+template <typename T>
+__device__ __forceinline__ float2 unpack(std::uint32_t pair);
+template <>
+__device__ __forceinline__ float2 unpack<__nv_bfloat16>(std::uint32_t pair) {
+    return {__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)};
+}
+template <>
+__device__ __forceinline__ float2 unpack<__half>(std::uint32_t pair) {
+    return __half22float2(*reinterpret_cast<const __half2*>(&pair));
+}
+
+template <typename T>
+__device__ __forceinline__ std::uint32_t pack(float a, float b);
+template <>
+__device__ __forceinline__ std::uint32_t pack<__nv_bfloat16>(float a, float b) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+template <>
+__device__ __forceinline__ std::uint32_t pack<__half>(float a, float b) {
+    const __half2 pair = __floats2half2_rn(a, b);
+    return *reinterpret_cast<const std::uint32_t*>(&pair);
+}
+
+template <typename T>
+__device__ __forceinline__ void unpack(const Packed& packed, float (&values)[kHeld]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const std::uint32_t words[4] = {packed.chunk[i].x, packed.chunk[i].y, packed.chunk[i].z,
+                                        packed.chunk[i].w};
+#pragma unroll
+        for (int w = 0; w < 4; ++w) {
+            const float2 pair = unpack<T>(words[w]);
+            values[i * kChunk + 2 * w] = pair.x;
+            values[i * kChunk + 2 * w + 1] = pair.y;
+        }
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ void store(T* row, const int* channel, const float (&values)[kHeld]) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        const float* v = values + i * kChunk;
+        *reinterpret_cast<uint4*>(row + channel[i]) = {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]),
+                                                       pack<T>(v[4], v[5]), pack<T>(v[6], v[7])};
+    }
+}
+
+// Four consecutive values of a table that nobody writes meanwhile.
+__device__ __forceinline__ void load_four(const float* from, float* to) {
+    const float4 four = __ldg(reinterpret_cast<const float4*>(from));
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
+}
+
+// The lane's 16 gains, offset added; ones where there is no gain.
+__device__ __forceinline__ void load_gain(const float* gain,
+                                          float offset,
+                                          const int* channel,
+                                          float (&values)[kHeld]) {
+    if (gain == nullptr) {
+#pragma unroll
+        for (int i = 0; i < kHeld; ++i) values[i] = 1.0f;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) load_four(gain + channel[i / 2] + i % 2 * 4, values + i * 4);
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) values[i] += offset;
+}
+
+template <int kLanes, typename Real>
+__device__ __forceinline__ Real sum_over_group(Real value) {
+#pragma unroll
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+        value += __shfl_xor_sync(kAllLanes, value, step);
+    }
+    return value;
+}
+
+// The lane's columns of the table, and which of its chunks turn.
+template <int kDim, Layout kLayout>
+struct Turn {
+    const float* cos;
+    const float* sin;
+    bool turns[2];
+
+    __device__ Turn(const Common& common, const Place<kDim, kLayout>& place) {
+        const int pair = kLayout == Layout::kHalfSplit ? place.channel[0] : place.channel[0] / 2;
+        cos = common.cos + pair;
+        sin = common.sin + pair;
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+            const int channel = place.channel[kLayout == Layout::kHalfSplit ? 0 : i];
+            turns[i] = channel < common.rotary_dim;
+        }
+        if (kLayout == Layout::kHalfSplit) turns[0] = turns[1] = 2 * pair < common.rotary_dim;
+    }
+};
+
+// Turns the lane's channels of a row by the token's angles, kDirection -1: back. In registers.
+template <int kDirection, int kDim, Layout kLayout>
+__device__ __forceinline__ void rotate(const Common& common,
+                                       const Turn<kDim, kLayout>& turn,
+                                       int row,
+                                       bool exists,
+                                       float (&v)[kHeld]) {
+    static_assert(kLayout != Layout::kAny);
+    const std::int64_t offset = static_cast<std::int64_t>(row) * (common.rotary_dim / 2);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        if (!(turn.turns[i] && exists && row >= 0)) continue;
+        // Half-split: a lane's 8 pairs stand together in the table; interleaved: 4 for each chunk.
+        const int from =
+            kLayout == Layout::kHalfSplit ? 4 * i : i * Shape<kDim>::kUsed * kChunk / 2;
+        float cos[4], sin[4];
+        load_four(turn.cos + offset + from, cos);
+        load_four(turn.sin + offset + from, sin);
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            const int first = kLayout == Layout::kHalfSplit ? 4 * i + p : kChunk * i + 2 * p;
+            const int second = kLayout == Layout::kHalfSplit ? first + kChunk : first + 1;
+            const float a = v[first], b = v[second];
+            if (kDirection > 0) {
+                v[first] = a * cos[p] - b * sin[p];
+                v[second] = b * cos[p] + a * sin[p];
+            } else {
+                v[first] = a * cos[p] + b * sin[p];
+                v[second] = b * cos[p] - a * sin[p];
+            }
+        }
+    }
+}
+
+// The same where pairs lie anyhow: own channels in registers, partner(channel) for the others.
+template <int kDirection, int kDim, typename Partner>
+__device__ __forceinline__ void rotate_any(const Common& common,
+                                           const Place<kDim, Layout::kAny>& place,
+                                           int row,
+                                           bool exists,
+                                           float (&v)[kHeld],
+                                           Partner&& partner) {
+    if (!exists || row < 0) return;
+    const int pairs = common.rotary_dim / 2;
+    const std::int64_t offset = static_cast<std::int64_t>(row) * pairs;
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) {
+        const int channel = place.channel[i / kChunk] + i % kChunk;
+        if (channel >= common.rotary_dim) continue;
+        bool is_first = channel < pairs;
+        int other = is_first ? channel + pairs : channel - pairs;
+        int pair = is_first ? channel : other;
+        if (common.interleaved) {
+            is_first = channel % 2 == 0;
+            other = channel ^ 1;
+            pair = channel / 2;
+        }
+        const float cos = __ldg(common.cos + offset + pair);
+        const float sin = __ldg(common.sin + offset + pair) * kDirection;
+        v[i] = v[i] * cos + partner(other) * (is_first ? -sin : sin);
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ float to_float(T value) {
+    return static_cast<float>(value);
+}
+
+}  // namespace evenkeel::cuda::norm_rope
