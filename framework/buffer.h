@@ -1,7 +1,8 @@
 // Owned memory on one device. 64-byte aligned on the CPU, so that a cache line or a 512-bit vector
-// never straddles two buffers; 256-byte aligned on CUDA. CUDA memory is stream-ordered: it is given out and taken
-// back in the order of the stream that was current when the buffer was made, which lives as long as the buffer.
-// Work on other streams must be waited for by that stream (Stream::wait) before the buffer goes.
+// never straddles two buffers; 256-byte aligned on CUDA. CUDA memory is stream-ordered: it is given
+// out and taken back in the order of the stream that was current when the buffer was made, which
+// lives as long as the buffer. Work on other streams must be waited for by that stream
+// (Stream::wait) before the buffer goes.
 #pragma once
 
 #include <cstddef>
@@ -15,8 +16,8 @@ namespace evenkeel {
 
 class Buffer {
   public:
-    // Uninitialised memory. Throws kNotBuilt for a device that this build lacks, kCuda where no GPU can be
-    // used or its memory runs out.
+    // Uninitialised memory. Throws kNotBuilt for a device that this build lacks, kCuda where no GPU
+    // can be used or its memory runs out.
     Buffer(std::size_t bytes, Device device);
     ~Buffer();
     Buffer(const Buffer&) = delete;

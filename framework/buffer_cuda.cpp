@@ -9,8 +9,8 @@
 namespace evenkeel::cuda {
 namespace {
 
-// By default the pool gives memory back to the system whenever a stream is waited for; training needs it again
-// in the next step.
+// By default the pool gives memory back to the system whenever a stream is waited for; training
+// needs it again in the next step.
 void keep_freed_memory() {
     constexpr const char* kOp = "Buffer";
     int device = 0;
@@ -48,8 +48,8 @@ Allocation allocate(std::size_t bytes) {
 }
 
 void release(const Allocation& allocation) noexcept {
-    // An error has no one to be told to here: at the end of a process the runtime may be gone already, and one
-    // of earlier work is reported by the next call.
+    // An error has no one to be told to here: at the end of a process the runtime may be gone
+    // already, and one of earlier work is reported by the next call.
     cudaFreeAsync(allocation.data, allocation.stream.get());
 }
 

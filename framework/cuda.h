@@ -1,5 +1,5 @@
-// What the CUDA sources share: checked calls and launches. Internal to .cu and *_cuda.cpp files; public headers
-// include no cuda_runtime.h.
+// What the CUDA sources share: checked calls and launches. Internal to .cu and *_cuda.cpp files;
+// public headers include no cuda_runtime.h.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,8 +10,8 @@
 
 namespace evenkeel::cuda {
 
-// Throws kCuda "[op] call: what went wrong" unless the call succeeded; kCuda with why_no_cuda()'s sentence
-// where there is no usable GPU at all.
+// Throws kCuda "[op] call: what went wrong" unless the call succeeded; kCuda with why_no_cuda()'s
+// sentence where there is no usable GPU at all.
 void check(cudaError_t error, const char* op, const char* call);
 
 struct LaunchShape {
@@ -26,8 +26,8 @@ dim3 grid_size(const char* op, std::int64_t x, std::int64_t y = 1, std::int64_t 
 // Type-erased; arguments point to one value per kernel parameter.
 void launch_raw(const char* op, const void* kernel, const LaunchShape& shape, void** arguments);
 
-// Launches on the current stream and checks the launch. An empty grid is no work. The arguments must be of
-// the kernel's parameter types after ordinary conversion.
+// Launches on the current stream and checks the launch. An empty grid is no work. The arguments
+// must be of the kernel's parameter types after ordinary conversion.
 template <typename... Parameters>
 void launch(const char* op,
             void (*kernel)(Parameters...),

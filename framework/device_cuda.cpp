@@ -112,7 +112,8 @@ std::string to_string(const dim3& size) {
 
 constexpr std::size_t kSharedWithoutAsking = 48 << 10;
 
-// Kernels may use more than 48 KiB of dynamic shared memory only after being told so, on each device.
+// Kernels may use more than 48 KiB of dynamic shared memory only after being told so, on each
+// device.
 void allow_shared_memory(const char* op, const void* kernel, std::size_t bytes) {
     static std::mutex mutex;
     static std::map<std::pair<int, const void*>, std::size_t> allowed;

@@ -1,5 +1,5 @@
-// What the plain sources of this folder ask of CUDA: implemented with it by the *_cuda sources, and by no_cuda.cpp in
-// a build without it. Internal.
+// What the plain sources of this folder ask of CUDA: implemented with it by the *_cuda sources, and
+// by no_cuda.cpp in a build without it. Internal.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,8 @@
-// CUDA streams and events. Operations on CUDA tensors go to the calling thread's current stream and return
-// at once; what they write may be used by later work on that stream, by other streams after an event, and by
-// the host after synchronize(). Everything here throws kNotBuilt in a build without CUDA, and kCuda with one
-// clear sentence where there is no GPU or the driver is too old for this build.
+// CUDA streams and events. Operations on CUDA tensors go to the calling thread's current stream and
+// return at once; what they write may be used by later work on that stream, by other streams after
+// an event, and by the host after synchronize(). Everything here throws kNotBuilt in a build
+// without CUDA, and kCuda with one clear sentence where there is no GPU or the driver is too old
+// for this build.
 #pragma once
 
 #include <memory>
@@ -26,8 +27,8 @@ class Stream {
     // Keeps the stream alive beyond this object: a buffer does that, to be freed in its order.
     const std::shared_ptr<CUstream_st>& shared_handle() const { return handle_; }
 
-    // The calling thread's stream for operations: the device's default stream unless a StreamScope says
-    // otherwise.
+    // The calling thread's stream for operations: the device's default stream unless a StreamScope
+    // says otherwise.
     static const Stream& current();
 
   private:

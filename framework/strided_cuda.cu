@@ -1,9 +1,9 @@
-// Copies, conversions and fills of strided tensors. A thread moves one vector of the innermost run: 16 bytes of the
-// narrower type, as one or two 16-byte accesses a side, where that run is contiguous on both sides and all rows are
-// aligned; else one element. No shared memory.
+// Copies, conversions and fills of strided tensors. A thread moves one vector of the innermost run:
+// 16 bytes of the narrower type, as one or two 16-byte accesses a side, where that run is
+// contiguous on both sides and all rows are aligned; else one element. No shared memory.
 //
-// Floor: every element is read once and written once: numel * (size_of(from) + size_of(to)) bytes, over the
-// GPU's copy bandwidth; a fill only writes. No FLOPs.
+// Floor: every element is read once and written once: numel * (size_of(from) + size_of(to)) bytes,
+// over the GPU's copy bandwidth; a fill only writes. No FLOPs.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -118,7 +118,8 @@ __global__ void __launch_bounds__(kThreads) fill_kernel(const Walk walk, T* to, 
 
 bool is_aligned(const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer) % 16 == 0; }
 
-// Whether every row can be cut into vectors of `count` elements that start at multiples of their size.
+// Whether every row can be cut into vectors of `count` elements that start at multiples of their
+// size.
 bool takes_vectors(const StridedRuns& runs,
                    const std::int64_t* strides,
                    int count,

@@ -7,7 +7,8 @@
 
 namespace evenkeel::cuda {
 
-// The elements of one or two tensors of the same shape, as nested runs, innermost first. Strides in elements.
+// The elements of one or two tensors of the same shape, as nested runs, innermost first. Strides in
+// elements.
 struct StridedRuns {
     static constexpr int kMost = 6;
     int count = 0;  // 0: a single element
@@ -16,8 +17,8 @@ struct StridedRuns {
     std::int64_t from[kMost] = {};
 };
 
-// Copies every element, rounding to nearest where the type gets narrower. The element types are equal or both
-// of floats.
+// Copies every element, rounding to nearest where the type gets narrower. The element types are
+// equal or both of floats.
 void copy_strided(
     const StridedRuns& runs, void* to, DType to_type, const void* from, DType from_type);
 

@@ -190,8 +190,8 @@ Tensor Tensor::view(const Shape& shape) const {
     result.shape_ = shape;
     result.strides_ = contiguous_strides(shape);
     if (is_contiguous() || numel() == 0) return result;
-    // Cut the runs of memory, innermost first, into the new dimensions. A dimension must not reach over
-    // the end of a run; those of size 1 fit anywhere.
+    // Cut the runs of memory, innermost first, into the new dimensions. A dimension must not reach
+    // over the end of a run; those of size 1 fit anywhere.
     const std::vector<Run> runs = runs_of(shape_, strides_);
     std::size_t at = 0;
     std::int64_t taken = 1;  // of the run at hand

@@ -52,7 +52,8 @@ void copy_on_device(const Tensor& to, const Tensor& from) {
     copy_strided(runs_of(kCopy, to, from), to.raw(), to.dtype(), from.raw(), from.dtype());
 }
 
-// What is strided is gathered or spread, and converted, on the GPU; memory crosses the bus in one piece.
+// What is strided is gathered or spread, and converted, on the GPU; memory crosses the bus in one
+// piece.
 void copy_to_device(const Tensor& to, const Tensor& from) {
     const Tensor packed = from.contiguous();
     const bool plain = is_plain(to, packed);

@@ -6,8 +6,8 @@
 
 namespace evenkeel::testing {
 
-// Every thread of `blocks` blocks of `threads` threads adds its number to out[block * threads + thread], by
-// way of `shared_bytes` of dynamic shared memory.
+// Every thread of `blocks` blocks of `threads` threads writes its number to out[block * threads +
+// thread], by way of `shared_bytes` of dynamic shared memory.
 void launch_number_threads(std::int64_t blocks,
                            int threads,
                            std::size_t shared_bytes,

@@ -1,4 +1,5 @@
-// What is said where no GPU can be used: no CUDA in the build, or the real CUDA runtime without a GPU.
+// What is said where no GPU can be used: no CUDA in the build, or the real CUDA runtime without a
+// GPU.
 #include <gtest/gtest.h>
 
 #include <functional>

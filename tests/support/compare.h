@@ -1,4 +1,5 @@
-// Comparison of tensors, on whatever device they are, with a double-precision reference, and the tolerance rule for fast paths.
+// Comparison of tensors, on whatever device they are, with a double-precision reference, and the
+// tolerance rule for fast paths.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,8 +14,8 @@ namespace evenkeel::testing {
 // All elements in row-major order, as double.
 std::vector<double> to_doubles(const Tensor& tensor);
 
-// |got - want| <= absolute + relative * |want| for every element; NaN equals NaN only. A failure names
-// the worst element by its coordinates, both values and the allowance.
+// |got - want| <= absolute + relative * |want| for every element; NaN equals NaN only. A failure
+// names the worst element by its coordinates, both values and the allowance.
 ::testing::AssertionResult near(const Tensor& got,
                                 const std::vector<double>& want,
                                 double relative,
@@ -27,10 +28,10 @@ std::vector<double> to_doubles(const Tensor& tensor);
 // Same bits, NaNs included.
 ::testing::AssertionResult same_bits(const Tensor& got, const Tensor& want);
 
-// The rule for fast paths (as in FlashAttention's tests): the largest error of `got` against the double
-// reference is at most `factor` times that of `plain`, a straightforward implementation in the same storage
-// type, plus two roundings of the storage type at the reference's largest magnitude (so that a plain result
-// that happens to be exact does not demand the impossible).
+// The rule for fast paths (as in FlashAttention's tests): the largest error of `got` against the
+// double reference is at most `factor` times that of `plain`, a straightforward implementation in
+// the same storage type, plus two roundings of the storage type at the reference's largest
+// magnitude (so that a plain result that happens to be exact does not demand the impossible).
 ::testing::AssertionResult within_error_of_plain(const Tensor& got,
                                                  const Tensor& plain,
                                                  const std::vector<double>& reference,

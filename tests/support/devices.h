@@ -4,7 +4,8 @@
 //     TEST_P(NormTest, ...) { const Tensor x = on(GetParam(), gaussian(...)); ... }
 //     INSTANTIATE_TEST_SUITE_P(, NormTest, ::testing::ValuesIn(test_devices()), device_name);
 //
-// The program must have been given to evenkeel_device_test() in CMake. Data are made and compared on the CPU.
+// The program must have been given to evenkeel_device_test() in CMake. Data are made and compared
+// on the CPU.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,8 +25,8 @@ inline void PrintTo(Device device, std::ostream* out) { *out << name_of(device);
 
 namespace evenkeel::testing {
 
-// The CPU, and CUDA in a build that has it, on the emulator or a GPU. Decided when the tests are built: a GPU
-// that does not answer fails the tests, it does not skip them.
+// The CPU, and CUDA in a build that has it, on the emulator or a GPU. Decided when the tests are
+// built: a GPU that does not answer fails the tests, it does not skip them.
 std::vector<Device> test_devices();
 // Without the CPU: for tests of what only CUDA does. Maybe empty.
 std::vector<Device> test_gpus();
