@@ -3,16 +3,52 @@
 #include <cmath>
 
 #include "attention/flash_attention_cpu.h"
+#include "attention/flash_attention_cuda.h"
 
 namespace evenkeel {
 namespace {
 
+void check_device(const char* op, const char* name, const Tensor& x, const Tensor& q) {
+    EVENKEEL_CHECK(x.device() == q.device(), op, name, ": got device ", name_of(x.device()),
+                   ", want ", name_of(q.device()), " like q");
+}
+
+// Kernels move 16 bytes at a time.
+void check_alignment(const char* op, const char* name, const Tensor& x) {
+    EVENKEEL_CHECK(reinterpret_cast<std::uintptr_t>(x.raw()) % 16 == 0, op, name,
+                   ": got an address that is no multiple of 16 bytes");
+    for (int dim = 0; dim < x.rank() - 1; ++dim) {
+        EVENKEEL_CHECK(x.size(dim) < 2 || x.stride(dim) * size_of(x.dtype()) % 16 == 0, op, name,
+                       ": got a stride of ", x.stride(dim), " elements in dimension ", dim,
+                       ", want a multiple of ", 16 / size_of(x.dtype()));
+    }
+}
+
+// q, or a tensor of q's kind.
 void check_rows(
-    const char* op, const char* name, const Tensor& x, const Shape& shape, DType dtype) {
+    const char* op, const char* name, const Tensor& x, const Shape& shape, const Tensor& q) {
     check_shape(op, name, x, shape);
-    check_dtype(op, name, x, dtype);
+    check_dtype(op, name, x, q.dtype());
+    check_device(op, name, x, q);
     EVENKEEL_CHECK(x.numel() == 0 || x.stride(-1) == 1, op, name, ": got a row stride of ",
                    x.stride(-1), " elements inside a row, want contiguous rows");
+    if (x.device() == Device::kCuda && x.numel() > 0) check_alignment(op, name, x);
+}
+
+// Element type and head_dim, which differ by device.
+void check_kernel(const char* op, const Tensor& q) {
+    const std::int64_t D = q.size(3);
+    if (q.device() == Device::kCuda) {
+        EVENKEEL_CHECK(q.dtype() == DType::kBFloat16 || q.dtype() == DType::kFloat16, op,
+                       "q: got element type ", name_of(q.dtype()), ", want bf16 or fp16 on cuda");
+        EVENKEEL_CHECK(D == 64 || D == 96 || D == 128 || D == 256, op, "head_dim: got ", D,
+                       ", want one of 64, 96, 128, 256 on cuda");
+        return;
+    }
+    EVENKEEL_CHECK(q.dtype() == DType::kFloat32 || q.dtype() == DType::kBFloat16, op,
+                   "q: got element type ", name_of(q.dtype()), ", want fp32 or bf16 on cpu");
+    EVENKEEL_CHECK(D == 32 || D == 64 || D == 80 || D == 96 || D == 128 || D == 192 || D == 256, op,
+                   "head_dim: got ", D, ", want one of 32, 64, 80, 96, 128, 192, 256 on cpu");
 }
 
 void check_mask(const char* op,
@@ -46,27 +82,23 @@ void check_inputs(const char* op,
     EVENKEEL_CHECK(k.defined() && k.rank() == 4, op, "k: want a tensor [B, S, K, D]");
     const std::int64_t B = q.size(0), T = q.size(1), H = q.size(2), D = q.size(3);
     const std::int64_t S = k.size(1), K = k.size(2);
-    EVENKEEL_CHECK(q.dtype() == DType::kFloat32 || q.dtype() == DType::kBFloat16, op,
-                   "q: got element type ", name_of(q.dtype()), ", want fp32 or bf16");
     EVENKEEL_CHECK(K > 0 && H > 0 && H % K == 0, op, "heads: got ", H, " query heads and ", K,
                    " key heads, want a multiple");
-    EVENKEEL_CHECK(D == 32 || D == 64 || D == 80 || D == 96 || D == 128 || D == 192 || D == 256, op,
-                   "head_dim: got ", D, ", want one of 32, 64, 80, 96, 128, 192, 256");
+    check_kernel(op, q);
     EVENKEEL_CHECK(T < (1 << 30) && S < (1 << 30), op, "sequence length: got ", T, " and ", S,
                    ", want less than 2^30");
-    check_rows(op, "q", q, {B, T, H, D}, q.dtype());
-    check_rows(op, "k", k, {B, S, K, D}, q.dtype());
-    check_rows(op, "v", v, {B, S, K, D}, q.dtype());
-    check_rows(op, "out", out, {B, T, H, D}, q.dtype());
+    check_rows(op, "q", q, {B, T, H, D}, q);
+    check_rows(op, "k", k, {B, S, K, D}, q);
+    check_rows(op, "v", v, {B, S, K, D}, q);
+    check_rows(op, "out", out, {B, T, H, D}, q);
     check_shape(op, "lse", lse, {B, H, T});
     check_dtype(op, "lse", lse, DType::kFloat32);
+    check_device(op, "lse", lse, q);
     EVENKEEL_CHECK(lse.is_contiguous(), op, "lse: want a contiguous tensor");
     EVENKEEL_CHECK(std::isfinite(options.softmax_scale) && options.softmax_scale >= 0.0, op,
                    "softmax_scale: got ", options.softmax_scale,
                    ", want 0 (for 1 / sqrt(D)) or a positive number");
     check_mask(op, options.mask, B, T, S);
-    EVENKEEL_CHECK_CODE(q.device() == Device::kCpu, ErrorCode::kNotBuilt, op, "device: got ",
-                        name_of(q.device()), ", and this build attends on the CPU only");
 }
 
 }  // namespace
@@ -84,7 +116,11 @@ void flash_attention_forward(const Tensor& q,
         stats->max_logit = Tensor::uninitialized({q.size(2)}, DType::kFloat32, q.device());
         stats->entropy = Tensor::uninitialized({q.size(2)}, DType::kFloat32, q.device());
     }
-    cpu::flash_attention_forward(q, k, v, options, out, lse, stats);
+    if (q.device() == Device::kCuda) {
+        cuda::flash_attention_forward(q, k, v, options, out, lse, stats);
+    } else {
+        cpu::flash_attention_forward(q, k, v, options, out, lse, stats);
+    }
 }
 
 void flash_attention_backward(const Tensor& q,
@@ -99,10 +135,12 @@ void flash_attention_backward(const Tensor& q,
                               const Tensor& dv) {
     const char* op = "flash_attention_backward";
     check_inputs(op, q, k, v, options, out, lse);
-    check_rows(op, "dout", dout, q.shape(), q.dtype());
-    check_rows(op, "dq", dq, q.shape(), q.dtype());
-    check_rows(op, "dk", dk, k.shape(), q.dtype());
-    check_rows(op, "dv", dv, k.shape(), q.dtype());
+    check_rows(op, "dout", dout, q.shape(), q);
+    check_rows(op, "dq", dq, q.shape(), q);
+    check_rows(op, "dk", dk, k.shape(), q);
+    check_rows(op, "dv", dv, k.shape(), q);
+    EVENKEEL_CHECK_CODE(q.device() == Device::kCpu, ErrorCode::kNotBuilt, op, "device: got ",
+                        name_of(q.device()), ", want cpu: gradients on cuda are not built yet");
     cpu::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
 }
 

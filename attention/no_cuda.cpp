@@ -1,4 +1,5 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
+#include "attention/flash_attention_cuda.h"
 #include "attention/qk_norm_rope_cuda.h"
 
 namespace evenkeel::cuda {
@@ -11,6 +12,15 @@ namespace {
 
 }  // namespace
 
+void flash_attention_forward(const Tensor&,
+                             const Tensor&,
+                             const Tensor&,
+                             const AttentionOptions&,
+                             const Tensor&,
+                             const Tensor&,
+                             AttentionStats*) {
+    throw_not_built("flash_attention_forward");
+}
 void qk_norm_rope_forward(std::span<const QkNormRopePart>,
                           const RopeTable&,
                           const Tensor&,

@@ -1,0 +1,12 @@
+#include "attention/flash_attention_forward_cuda.cuh"
+
+namespace evenkeel::cuda {
+
+void flash_forward_64_96(const FlashProblem& problem,
+                         const ForwardPartials& partials,
+                         std::int64_t head_dim,
+                         DType dtype) {
+    launch_flash_forward<64, 96>(problem, partials, head_dim, dtype);
+}
+
+}  // namespace evenkeel::cuda

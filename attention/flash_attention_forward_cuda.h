@@ -1,0 +1,34 @@
+// What the host code and the kernels of the CUDA forward pass agree on. Internal to attention/.
+#pragma once
+
+#include "attention/flash_attention_cuda.h"
+
+namespace evenkeel::cuda {
+
+// Queries that a block takes.
+constexpr int forward_rows(std::int64_t head_dim) { return head_dim == 256 ? 64 : 128; }
+
+// What the telemetry sums up: of each head, batch and tile of rows ([H][B][tiles]).
+struct ForwardPartials {
+    float* max_logit;    // of scaled logits; null without telemetry
+    float* entropy;      // sum over rows, in nats
+    std::int32_t* rows;  // that see a key
+};
+
+// One source file for each two of head_dim: they compile side by side.
+void flash_forward_64_96(const FlashProblem& problem,
+                         const ForwardPartials& partials,
+                         std::int64_t head_dim,
+                         DType dtype);
+void flash_forward_128_256(const FlashProblem& problem,
+                           const ForwardPartials& partials,
+                           std::int64_t head_dim,
+                           DType dtype);
+
+// Per head, from the `count` partial results of each, in a fixed order.
+void reduce_forward_partials(const ForwardPartials& partials,
+                             std::int64_t heads,
+                             std::int64_t count,
+                             const AttentionStats& stats);
+
+}  // namespace evenkeel::cuda
