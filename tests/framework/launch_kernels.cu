@@ -28,4 +28,6 @@ void launch_grid(std::int64_t x, std::int64_t y, std::int64_t z) {
     cuda::launch("nothing", do_nothing, {cuda::grid_size("nothing", x, y, z), dim3(32)});
 }
 
+bool error_is_pending() { return cudaGetLastError() != cudaSuccess; }
+
 }  // namespace evenkeel::testing

@@ -16,4 +16,7 @@ void launch_number_threads(std::int64_t blocks,
 // A grid of that many blocks, checked before it is cut to 32 bits; nothing is written.
 void launch_grid(std::int64_t x, std::int64_t y, std::int64_t z);
 
+// Whether the CUDA runtime still holds an error.
+bool error_is_pending();
+
 }  // namespace evenkeel::testing
