@@ -1,0 +1,155 @@
+// fp32 and fp64 arithmetic. Approximations (.approx) are the correctly rounded value of a double computation:
+// nothing may be concluded from their last bits.
+#include <cfenv>
+#include <cmath>
+#include <cstdint>
+
+#include "tests/gpu_emulator/floats.h"
+#include "tests/gpu_emulator/forms.h"
+
+namespace gpu_emulator {
+namespace {
+
+struct Keep {
+    float operator()(float v) const { return v; }
+};
+struct Flush {
+    float operator()(float v) const { return flush(v); }
+};
+struct Clamp {  // .sat: NaN becomes 0
+    template <class T>
+    T operator()(T v) const {
+        return v > T(0) ? (v < T(1) ? v : T(1)) : T(0);
+    }
+};
+
+// The value of exact(x...) rounded towards zero, where near is its nearest float and exact a double good enough to
+// tell on which side near lies.
+float towards_zero(float near, double exact) {
+    if (std::isinf(near) && !std::isinf(exact)) {
+        return std::copysign(3.4028234663852886e38f, near);
+    }
+    return std::fabs(double(near)) > std::fabs(exact) ? std::nextafter(near, 0.0f) : near;
+}
+
+// The smaller or larger; a NaN counts as missing.
+template <class T>
+T lesser(T a, T b) {
+    if (std::isnan(a)) return b;
+    if (std::isnan(b)) return a;
+    return a < b || (a == b && std::signbit(a)) ? a : b;
+}
+template <class T>
+T greater(T a, T b) {
+    if (std::isnan(a)) return b;
+    if (std::isnan(b)) return a;
+    return a > b || (a == b && !std::signbit(a)) ? a : b;
+}
+
+// Forms with an optional .ftz (S is what it does) and .sat.
+template <class S, class Saturate>
+void add_basic(FormTable& t, const std::string& suffix) {
+    using Two = float(float, float);
+    using Three = float(float, float, float);
+    static constexpr auto out = [](float v) { return Saturate{}(canonical(S{}(v))); };
+    for (const std::string round : {"", ".rn"}) {
+        t.add<Two>("add" + round + suffix, [](float a, float b) { return out(S{}(a) + S{}(b)); });
+        t.add<Two>("sub" + round + suffix, [](float a, float b) { return out(S{}(a)-S{}(b)); });
+        t.add<Two>("mul" + round + suffix, [](float a, float b) { return out(S{}(a)*S{}(b)); });
+    }
+    t.add<Three>("fma.rn" + suffix,
+                 [](float a, float b, float c) { return out(std::fma(S{}(a), S{}(b), S{}(c))); });
+    t.add<Three>("mad.rn" + suffix,
+                 [](float a, float b, float c) { return out(std::fma(S{}(a), S{}(b), S{}(c))); });
+    t.add<Two>("add.rz" + suffix, [](float a, float b) {
+        const double exact = double(S{}(a)) + double(S{}(b));
+        return out(towards_zero(S{}(a) + S{}(b), exact));
+    });
+    t.add<Two>("mul.rz" + suffix, [](float a, float b) {
+        const double exact = double(S{}(a)) * double(S{}(b));
+        return out(towards_zero(S{}(a)*S{}(b), exact));
+    });
+}
+
+template <class S>
+void add_rounded(FormTable& t, const std::string& suffix) {
+    using One = float(float);
+    using Two = float(float, float);
+    static constexpr auto out = [](double v) { return canonical(S{}(static_cast<float>(v))); };
+    static constexpr auto in = [](float v) { return double(S{}(v)); };
+    // Double's 53 bits are enough to round these once more without harm.
+    for (const char* op : {"div.rn", "div.full", "div.approx"}) {
+        t.add<Two>(op + suffix, [](float a, float b) { return out(in(a) / in(b)); });
+    }
+    for (const char* op : {"rcp.rn", "rcp.approx"}) {
+        t.add<One>(op + suffix, [](float a) { return out(1.0 / in(a)); });
+    }
+    for (const char* op : {"sqrt.rn", "sqrt.approx"}) {
+        t.add<One>(op + suffix, [](float a) { return out(std::sqrt(in(a))); });
+    }
+    t.add<One>("rsqrt.approx" + suffix, [](float a) { return out(1.0 / std::sqrt(in(a))); });
+    t.add<One>("sin.approx" + suffix, [](float a) { return out(std::sin(in(a))); });
+    t.add<One>("cos.approx" + suffix, [](float a) { return out(std::cos(in(a))); });
+    t.add<One>("lg2.approx" + suffix, [](float a) { return out(std::log2(in(a))); });
+    t.add<One>("ex2.approx" + suffix, [](float a) { return canonical(S{}(std::exp2(S{}(a)))); });
+    t.add<Two>("min" + suffix, [](float a, float b) { return canonical(lesser(S{}(a), S{}(b))); });
+    t.add<Two>("max" + suffix, [](float a, float b) { return canonical(greater(S{}(a), S{}(b))); });
+    const std::string nan = suffix.size() > 4 ? ".ftz.NaN.f32" : ".NaN.f32";
+    t.add<Two>("min" + nan, [](float a, float b) {
+        return std::isnan(a) || std::isnan(b) ? std::bit_cast<float>(kNan32)
+                                              : lesser(S{}(a), S{}(b));
+    });
+    t.add<Two>("max" + nan, [](float a, float b) {
+        return std::isnan(a) || std::isnan(b) ? std::bit_cast<float>(kNan32)
+                                              : greater(S{}(a), S{}(b));
+    });
+    t.add<One>("neg" + suffix, [](float a) { return -S{}(a); });
+    t.add<One>("abs" + suffix, [](float a) { return std::fabs(S{}(a)); });
+}
+
+void add_double(FormTable& t) {
+    using One = double(double);
+    using Two = double(double, double);
+    for (const std::string round : {"", ".rn"}) {
+        t.add<Two>("add" + round + ".f64", [](double a, double b) { return a + b; });
+        t.add<Two>("sub" + round + ".f64", [](double a, double b) { return a - b; });
+        t.add<Two>("mul" + round + ".f64", [](double a, double b) { return a * b; });
+    }
+    t.add<double(double, double, double)>(
+        "fma.rn.f64", [](double a, double b, double c) { return std::fma(a, b, c); });
+    t.add<Two>("div.rn.f64", [](double a, double b) { return a / b; });
+    t.add<One>("rcp.rn.f64", [](double a) { return 1 / a; });
+    t.add<One>("sqrt.rn.f64", [](double a) { return std::sqrt(a); });
+    t.add<One>("rcp.approx.ftz.f64", [](double a) { return 1 / a; });
+    t.add<One>("rsqrt.approx.f64", [](double a) { return 1 / std::sqrt(a); });
+    t.add<Two>("min.f64", [](double a, double b) { return lesser(a, b); });
+    t.add<Two>("max.f64", [](double a, double b) { return greater(a, b); });
+    t.add<One>("neg.f64", [](double a) { return -a; });
+    t.add<One>("abs.f64", [](double a) { return std::fabs(a); });
+    t.add<Two>("copysign.f64", [](double a, double b) { return std::copysign(b, a); });
+}
+
+}  // namespace
+
+void add_float_forms(FormTable& t) {
+    add_basic<Keep, Keep>(t, ".f32");
+    add_basic<Flush, Keep>(t, ".ftz.f32");
+    add_basic<Keep, Clamp>(t, ".sat.f32");
+    add_basic<Flush, Clamp>(t, ".ftz.sat.f32");
+    add_rounded<Keep>(t, ".f32");
+    add_rounded<Flush>(t, ".ftz.f32");
+    // The sign of a on b's magnitude.
+    t.add<float(float, float)>("copysign.f32",
+                               [](float a, float b) { return std::copysign(b, a); });
+    t.add<float(float)>("tanh.approx.f32",
+                        [](float a) { return canonical(float(std::tanh(double(a)))); });
+    t.add<std::uint32_t(std::uint32_t, std::uint32_t, float)>(
+        "slct.b32.f32", [](std::uint32_t a, std::uint32_t b, float c) { return c >= 0 ? a : b; });
+    t.add<bool(float)>("testp.finite.f32", [](float a) { return std::isfinite(a); });
+    t.add<bool(float)>("testp.infinite.f32", [](float a) { return std::isinf(a); });
+    t.add<bool(float)>("testp.notanumber.f32", [](float a) { return std::isnan(a); });
+    t.add<bool(float)>("testp.number.f32", [](float a) { return !std::isnan(a); });
+    add_double(t);
+}
+
+}  // namespace gpu_emulator
