@@ -7,22 +7,24 @@
 #include <limits>
 
 #include "attention/flash_attention_cpu.h"
-#include "attention/reference_attention.h"
-#include "framework/dispatch.h"
+#include "tests/attention/flash_attention_plain.h"
 #include "tests/support/compare.h"
-#include "tests/support/data.h"
 
 namespace evenkeel {
 namespace {
 
 using testing::DataKind;
+using testing::FlashInputs;
+using testing::FlashTruth;
 using testing::gaussian;
-using testing::make_data;
+using testing::make_flash_inputs;
 using testing::near;
+using testing::PlainFlash;
 using testing::poisoned;
+using testing::run_flash_reference;
+using testing::run_plain_flash;
 using testing::same_bits;
 using testing::to_doubles;
-using testing::within_error_of_plain;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -44,25 +46,13 @@ class PathGuard {
     FlashPath before_;
 };
 
-struct Inputs {
-    Tensor q, k, v, dout;
-    ReferenceShape shape;
-};
-
-Inputs make_inputs(const ReferenceShape& s, DType dtype, DataKind kind, std::uint64_t seed = 1) {
-    return {make_data(kind, {s.B, s.T, s.H, s.D}, dtype, seed),
-            make_data(kind, {s.B, s.S, s.K, s.D}, dtype, seed + 1),
-            make_data(kind, {s.B, s.S, s.K, s.D}, dtype, seed + 2),
-            gaussian({s.B, s.T, s.H, s.D}, dtype, seed + 3), s};
-}
-
 struct Results {
     Tensor out, lse, dq, dk, dv;
     AttentionStats stats;
 };
 
 // Outputs start as NaN, so that whatever is not written shows.
-Results run_flash(const Inputs& in, const AttentionOptions& options) {
+Results run_flash(const FlashInputs& in, const AttentionOptions& options) {
     const DType dtype = in.q.dtype();
     Results r{poisoned(in.q.shape(), dtype),
               poisoned({in.shape.B, in.shape.H, in.shape.T}, DType::kFloat32),
@@ -75,127 +65,17 @@ Results run_flash(const Inputs& in, const AttentionOptions& options) {
     return r;
 }
 
-// Attention as one writes it without thinking of speed: fp32 sums, the whole row of probabilities, what a
-// matrix product reads and what leaves rounded to the storage type.
-template <typename T>
-Results run_plain_as(const Inputs& in, const AttentionOptions& options) {
-    const ReferenceShape& s = in.shape;
-    const T *q = in.q.data<T>(), *k = in.k.data<T>(), *v = in.v.data<T>(),
-            *dout = in.dout.data<T>();
-    const float scale =
-        static_cast<float>(options.softmax_scale > 0.0 ? options.softmax_scale
-                                                       : 1.0 / std::sqrt(static_cast<double>(s.D)));
-    std::vector<float> out(in.q.numel()), dq(in.q.numel()), dk(in.k.numel()), dv(in.v.numel());
-    std::vector<float> p(s.S), dp(s.S);
-    Results r;
-    r.lse = Tensor::full({s.B, s.H, s.T}, -INFINITY, DType::kFloat32);
-    auto round = [](float x) { return static_cast<float>(static_cast<T>(x)); };
-    for (std::int64_t b = 0; b < s.B; ++b) {
-        for (std::int64_t h = 0; h < s.H; ++h) {
-            for (std::int64_t t = 0; t < s.T; ++t) {
-                const std::int64_t at = ((b * s.T + t) * s.H + h) * s.D;
-                auto key = [&](std::int64_t j) {
-                    return ((b * s.S + j) * s.K + h / (s.H / s.K)) * s.D;
-                };
-                float highest = -INFINITY, sum = 0.0f, mean = 0.0f;
-                for (std::int64_t j = 0; j < s.S; ++j) {
-                    p[j] = -INFINITY;
-                    if (!reference_sees(options.mask, s.T, s.S, t, j)) continue;
-                    float dot = 0.0f;
-                    for (std::int64_t d = 0; d < s.D; ++d) {
-                        dot += static_cast<float>(q[at + d]) * static_cast<float>(k[key(j) + d]);
-                    }
-                    p[j] = dot * scale;
-                    highest = std::max(highest, p[j]);
-                }
-                if (highest == -INFINITY) continue;
-                for (float x : p) sum += std::exp(x - highest);
-                r.lse.data<float>()[(b * s.H + h) * s.T + t] = highest + std::log(sum);
-                for (std::int64_t j = 0; j < s.S; ++j) {
-                    p[j] = std::exp(p[j] - highest) / sum;
-                    dp[j] = 0.0f;
-                    for (std::int64_t d = 0; d < s.D; ++d) {
-                        out[at + d] += round(p[j]) * static_cast<float>(v[key(j) + d]);
-                        dp[j] +=
-                            static_cast<float>(dout[at + d]) * static_cast<float>(v[key(j) + d]);
-                    }
-                    mean += p[j] * dp[j];
-                }
-                for (std::int64_t j = 0; j < s.S; ++j) {
-                    const float ds = round(p[j] * (dp[j] - mean));
-                    for (std::int64_t d = 0; d < s.D; ++d) {
-                        dq[at + d] += ds * static_cast<float>(k[key(j) + d]) * scale;
-                        dk[key(j) + d] += ds * static_cast<float>(q[at + d]) * scale;
-                        dv[key(j) + d] += round(p[j]) * static_cast<float>(dout[at + d]);
-                    }
-                }
-            }
-        }
-    }
-    auto tensor = [](const std::vector<float>& values, const Tensor& like) {
-        Tensor x = Tensor::uninitialized(like.shape(), like.dtype());
-        for (std::size_t i = 0; i < values.size(); ++i) x.data<T>()[i] = static_cast<T>(values[i]);
-        return x;
-    };
-    r.out = tensor(out, in.q), r.dq = tensor(dq, in.q);
-    r.dk = tensor(dk, in.k), r.dv = tensor(dv, in.v);
-    return r;
-}
-
-Results run_plain(const Inputs& in, const AttentionOptions& options) {
-    return dispatch_float(in.q.dtype(), "plain",
-                          [&]<typename T>() { return run_plain_as<T>(in, options); });
-}
-
-struct Truth {
-    ReferenceResult forward;
-    ReferenceGradients backward;
-};
-
-Truth run_reference(const Inputs& in, const AttentionOptions& options) {
-    const auto q = to_doubles(in.q), k = to_doubles(in.k), v = to_doubles(in.v);
-    ReferenceOptions o;
-    o.attention = options;
-    return {reference_attention_forward(in.shape, q, k, v, o),
-            reference_attention_backward(in.shape, q, k, v, to_doubles(in.dout), o)};
-}
-
-bool is_noise(const Tensor& got, const std::vector<double>& want) {
-    for (double x : want) {
-        if (std::abs(x) > 1e-12) return false;
-    }
-    return near(got, want, 0.0, 1e-6);
-}
-
 // Every result of one path against the reference by the project's rule.
 void check_path(FlashPath path,
-                const Inputs& in,
+                const FlashInputs& in,
                 const AttentionOptions& options,
-                const Results& plain,
-                const Truth& truth) {
+                const PlainFlash& plain,
+                const FlashTruth& truth) {
     SCOPED_TRACE(name_of(path));
     const PathGuard guard(path);
     const Results r = run_flash(in, options);
-    EXPECT_TRUE(within_error_of_plain(r.out, plain.out, truth.forward.out, 2.0)) << "out";
-    EXPECT_TRUE(within_error_of_plain(r.lse, plain.lse, truth.forward.lse, 2.0)) << "lse";
-    // Where all logits are tied, dq and dk are sums of terms of size 10 that cancel to 0: roundings remain.
-    EXPECT_TRUE(is_noise(r.dq, truth.backward.dq) ||
-                within_error_of_plain(r.dq, plain.dq, truth.backward.dq, 3.0))
-        << "dq: " << within_error_of_plain(r.dq, plain.dq, truth.backward.dq, 3.0).message();
-    EXPECT_TRUE(is_noise(r.dk, truth.backward.dk) ||
-                within_error_of_plain(r.dk, plain.dk, truth.backward.dk, 3.0))
-        << "dk: " << within_error_of_plain(r.dk, plain.dk, truth.backward.dk, 3.0).message();
-    EXPECT_TRUE(within_error_of_plain(r.dv, plain.dv, truth.backward.dv, 3.0)) << "dv";
-    // fp32 logits of magnitude m carry an error of some m * 2^-24.
-    EXPECT_TRUE(near(r.stats.max_logit, truth.forward.max_logit, 2e-6, 2e-6)) << "max_logit";
-    double largest = 1.0;
-    for (double m : truth.forward.max_logit) {
-        if (std::isfinite(m)) largest = std::max(largest, std::abs(m));
-    }
-    if (largest < 1e4) {
-        EXPECT_TRUE(near(r.stats.entropy, truth.forward.entropy, 1e-5, 1e-5 + 1e-7 * largest))
-            << "entropy";
-    }
+    testing::expect_forward_near_truth(r.out, r.lse, &r.stats, plain, truth.forward);
+    testing::expect_gradients_near_truth({r.dq, r.dk, r.dv}, plain.gradients, truth);
 }
 
 void check_all_paths(const ReferenceShape& shape,
@@ -204,9 +84,9 @@ void check_all_paths(const ReferenceShape& shape,
                      const AttentionMask& mask) {
     AttentionOptions options;
     options.mask = mask;
-    const Inputs in = make_inputs(shape, dtype, kind);
-    const Results plain = run_plain(in, options);
-    const Truth truth = run_reference(in, options);
+    const FlashInputs in = make_flash_inputs(shape, dtype, kind);
+    const PlainFlash plain = run_plain_flash(in, options);
+    const FlashTruth truth = run_flash_reference(in, options);
     for (FlashPath path : available_paths()) check_path(path, in, options, plain, truth);
 }
 
@@ -324,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(Paths,
 
 TEST_P(FlashAttentionPathTest, DoesNotDependOnTheNumberOfThreads) {
     const int threads = omp_get_max_threads();
-    const Inputs in = make_inputs({2, 600, 600, 4, 2, 64}, dtype(), DataKind::kGaussian);
+    const FlashInputs in = make_flash_inputs({2, 600, 600, 4, 2, 64}, dtype(), DataKind::kGaussian);
     omp_set_num_threads(1);
     const Results one = run_flash(in, {});
     for (int n : {2, 3}) {
@@ -342,13 +222,14 @@ TEST_P(FlashAttentionPathTest, DoesNotDependOnTheNumberOfThreads) {
 }
 
 TEST_P(FlashAttentionPathTest, SequenceDoesNotDependOnItsNeighboursInTheBatch) {
-    const Inputs both = make_inputs({2, 120, 120, 2, 1, 64}, dtype(), DataKind::kGaussian);
+    const FlashInputs both =
+        make_flash_inputs({2, 120, 120, 2, 1, 64}, dtype(), DataKind::kGaussian);
     const Results of_both = run_flash(both, {});
-    const Inputs alone{both.q.slice(0, 1, 2),
-                       both.k.slice(0, 1, 2),
-                       both.v.slice(0, 1, 2),
-                       both.dout.slice(0, 1, 2),
-                       {1, 120, 120, 2, 1, 64}};
+    const FlashInputs alone{both.q.slice(0, 1, 2),
+                            both.k.slice(0, 1, 2),
+                            both.v.slice(0, 1, 2),
+                            both.dout.slice(0, 1, 2),
+                            {1, 120, 120, 2, 1, 64}};
     const Results of_one = run_flash(alone, {});
     EXPECT_TRUE(same_bits(of_one.out, of_both.out.slice(0, 1, 2)));
     EXPECT_TRUE(same_bits(of_one.dq, of_both.dq.slice(0, 1, 2)));
@@ -356,7 +237,7 @@ TEST_P(FlashAttentionPathTest, SequenceDoesNotDependOnItsNeighboursInTheBatch) {
 }
 
 TEST_P(FlashAttentionPathTest, TelemetryLeavesTheOutputAsItIs) {
-    const Inputs in = make_inputs({1, 300, 300, 2, 1, 64}, dtype(), DataKind::kGaussian);
+    const FlashInputs in = make_flash_inputs({1, 300, 300, 2, 1, 64}, dtype(), DataKind::kGaussian);
     const Results with = run_flash(in, {});
     const Tensor out = poisoned(in.q.shape(), dtype()),
                  lse = poisoned(with.lse.shape(), DType::kFloat32);
@@ -369,13 +250,13 @@ TEST_P(FlashAttentionPathTest, ReadsAndWritesSlicesOfPackedTensors) {
     const std::int64_t B = 2, T = 37, H = 4, K = 2, D = 64;
     const Tensor qkv = gaussian({B, T, H + 2 * K, D}, dtype(), 5);
     const Tensor dqkv = poisoned(qkv.shape(), dtype());
-    const Inputs packed{qkv.slice(2, 0, H),
-                        qkv.slice(2, H, H + K),
-                        qkv.slice(2, H + K, H + 2 * K),
-                        gaussian({B, T, H, D}, dtype(), 6),
-                        {B, T, T, H, K, D}};
-    const Inputs apart{packed.q.clone(), packed.k.clone(), packed.v.clone(), packed.dout,
-                       packed.shape};
+    const FlashInputs packed{qkv.slice(2, 0, H),
+                             qkv.slice(2, H, H + K),
+                             qkv.slice(2, H + K, H + 2 * K),
+                             gaussian({B, T, H, D}, dtype(), 6),
+                             {B, T, T, H, K, D}};
+    const FlashInputs apart{packed.q.clone(), packed.k.clone(), packed.v.clone(), packed.dout,
+                            packed.shape};
     const Tensor before = qkv.clone();
     const Results want = run_flash(apart, {});
     const Tensor out = poisoned({B, T, H, D}, dtype()), lse = poisoned({B, H, T}, DType::kFloat32);
@@ -393,12 +274,13 @@ TEST_P(FlashAttentionPathTest, ReadsAndWritesSlicesOfPackedTensors) {
 TEST_P(FlashAttentionPathTest, AcceptsEmptyTensors) {
     for (const ReferenceShape& s :
          {ReferenceShape{0, 5, 5, 2, 1, 64}, ReferenceShape{2, 0, 0, 2, 1, 64}}) {
-        const Results r = run_flash(make_inputs(s, dtype(), DataKind::kZero), {});
+        const Results r = run_flash(make_flash_inputs(s, dtype(), DataKind::kZero), {});
         EXPECT_TRUE(near(r.stats.max_logit, {-kInfinity, -kInfinity}, 0.0, 0.0));
         EXPECT_TRUE(near(r.stats.entropy, {0.0, 0.0}, 0.0, 0.0));
     }
     // Queries without a single key.
-    const Results r = run_flash(make_inputs({1, 3, 0, 2, 1, 64}, dtype(), DataKind::kZero), {});
+    const Results r =
+        run_flash(make_flash_inputs({1, 3, 0, 2, 1, 64}, dtype(), DataKind::kZero), {});
     EXPECT_TRUE(near(r.out, std::vector<double>(384, 0.0), 0.0, 0.0));
     EXPECT_TRUE(near(r.dq, std::vector<double>(384, 0.0), 0.0, 0.0));
     EXPECT_TRUE(near(r.lse, std::vector<double>(6, -kInfinity), 0.0, 0.0));
@@ -407,19 +289,19 @@ TEST_P(FlashAttentionPathTest, AcceptsEmptyTensors) {
 TEST_P(FlashAttentionPathTest, RowsThatSeeNothingAreZeroAndLeftOutOfTelemetry) {
     // Queries 0 .. 9 stand before the first key.
     const ReferenceShape s{1, 12, 2, 1, 1, 64};
-    Inputs in = make_inputs(s, dtype(), DataKind::kGaussian);
+    FlashInputs in = make_flash_inputs(s, dtype(), DataKind::kGaussian);
     const Results r = run_flash(in, {});
     EXPECT_TRUE(near(r.out.slice(1, 0, 10), std::vector<double>(640, 0.0), 0.0, 0.0));
     EXPECT_TRUE(near(r.dq.slice(1, 0, 10), std::vector<double>(640, 0.0), 0.0, 0.0));
     EXPECT_TRUE(near(r.lse.slice(2, 0, 10), std::vector<double>(10, -kInfinity), 0.0, 0.0));
-    const Truth truth = run_reference(in, {});
+    const FlashTruth truth = run_flash_reference(in, {});
     EXPECT_TRUE(near(r.stats.entropy, truth.forward.entropy, 1e-5, 1e-6));
 }
 
 TEST_P(FlashAttentionPathTest, LargeLogitsInMaskedCellsAreNotReported) {
     // Queries stand at 90 .. 99 and see 20 keys each: keys 0 .. 70 are seen by none.
     const std::int64_t T = 10, S = 100, D = 64;
-    Inputs in = make_inputs({1, T, S, 1, 1, D}, dtype(), DataKind::kGaussian);
+    FlashInputs in = make_flash_inputs({1, T, S, 1, 1, D}, dtype(), DataKind::kGaussian);
     in.q.fill(1.0f);
     AttentionOptions options;
     options.mask.window = 20;
@@ -440,7 +322,7 @@ TEST_P(FlashAttentionPathTest, LargeLogitsInMaskedCellsAreNotReported) {
 
 TEST_P(FlashAttentionPathTest, MaximumOfNegativeLogitsIsNegative) {
     const ReferenceShape s{1, 300, 300, 1, 1, 64};
-    Inputs in = make_inputs(s, dtype(), DataKind::kGaussian);
+    FlashInputs in = make_flash_inputs(s, dtype(), DataKind::kGaussian);
     in.q = Tensor::full({1, 300, 1, 64}, 2.0f, dtype());
     in.k = Tensor::full({1, 300, 1, 64}, -8.0f, dtype());
     const Results r = run_flash(in, {});
@@ -460,14 +342,14 @@ TEST_P(FlashAttentionPathTest, EqualLogitsGiveTheMeanOfTheValues) {
                  k = Tensor::full({1, S, 1, 64}, 0.7f, dtype());
     AttentionOptions options;
     options.mask.causal = false;
-    const Inputs in{q, k, v.to(dtype()), q, {1, 3, S, 1, 1, 64}};
+    const FlashInputs in{q, k, v.to(dtype()), q, {1, 3, S, 1, 1, 64}};
     const Results r = run_flash(in, options);
     EXPECT_TRUE(near(r.out, std::vector<double>(192, 0.5), 0.0, 0.0));
     EXPECT_TRUE(near(r.stats.entropy, {std::log(256.0)}, 1e-6, 0.0));
 }
 
 TEST_P(FlashAttentionPathTest, OutputScalesWithTheValues) {
-    Inputs in = make_inputs({1, 80, 80, 2, 1, 64}, dtype(), DataKind::kGaussian);
+    FlashInputs in = make_flash_inputs({1, 80, 80, 2, 1, 64}, dtype(), DataKind::kGaussian);
     // Sixteenths: seven times them is exact in bf16 too.
     Tensor v = in.v.to(DType::kFloat32);
     for (std::int64_t i = 0; i < v.numel(); ++i) {
@@ -489,7 +371,7 @@ TEST_P(FlashAttentionPathTest, OutputScalesWithTheValues) {
 TEST_P(FlashAttentionPathTest, NanInGivesNanOut) {
     const ReferenceShape s{1, 40, 40, 1, 1, 64};
     for (int which = 0; which < 3; ++which) {
-        Inputs in = make_inputs(s, dtype(), DataKind::kGaussian);
+        FlashInputs in = make_flash_inputs(s, dtype(), DataKind::kGaussian);
         const Tensor& x = which == 0 ? in.q : which == 1 ? in.k : in.v;
         x.slice(1, 20, 21).fill(NAN);
         const Results r = run_flash(in, {});
@@ -508,11 +390,11 @@ TEST_P(FlashAttentionPathTest, MaximumIsRightWhereLaterBlocksLieFarBelowIt) {
     const std::int64_t S = 601;
     Tensor k = Tensor::full({1, S, 1, 64}, -10.0f, dtype());
     k.slice(1, 0, 1).fill(10.0f);
-    const Inputs in{Tensor::full({1, 1, 1, 64}, 1.0f, dtype()),
-                    k,
-                    gaussian({1, S, 1, 64}, dtype(), 4),
-                    gaussian({1, 1, 1, 64}, dtype(), 5),
-                    {1, 1, S, 1, 1, 64}};
+    const FlashInputs in{Tensor::full({1, 1, 1, 64}, 1.0f, dtype()),
+                         k,
+                         gaussian({1, S, 1, 64}, dtype(), 4),
+                         gaussian({1, 1, 1, 64}, dtype(), 5),
+                         {1, 1, S, 1, 1, 64}};
     const Results r = run_flash(in, {});
     EXPECT_TRUE(near(r.stats.max_logit, {80.0}, 1e-6, 0.0));
     EXPECT_TRUE(near(r.out, to_doubles(in.v.slice(1, 0, 1)), 1e-6, 0.0));
@@ -526,7 +408,8 @@ TEST_P(FlashAttentionPathTest, MaximumIsRightWhereLaterBlocksLieFarBelowIt) {
 
 TEST(FlashAttentionMemoryTest, GrowsLinearlyWithTheSequence) {
     auto peak = [](std::int64_t T) {
-        const Inputs in = make_inputs({1, T, T, 1, 1, 32}, DType::kBFloat16, DataKind::kGaussian);
+        const FlashInputs in =
+            make_flash_inputs({1, T, T, 1, 1, 32}, DType::kBFloat16, DataKind::kGaussian);
         const std::size_t before = Buffer::live_bytes(Device::kCpu);
         Buffer::reset_peak(Device::kCpu);
         run_flash(in, {});
