@@ -3,6 +3,7 @@
 #include <cfenv>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "tests/gpu_emulator/floats.h"
 #include "tests/gpu_emulator/forms.h"
@@ -32,6 +33,20 @@ float towards_zero(float near, double exact) {
     return std::fabs(double(near)) > std::fabs(exact) ? std::nextafter(near, 0.0f) : near;
 }
 
+// a * b + c rounded down.
+float fma_down(float a, float b, float c) {
+    const float near = std::fma(a, b, c);
+    if (!std::isfinite(a) || !std::isfinite(b) || !std::isfinite(c)) return near;
+    // The product is exact, and product + addend is sum + rest without any error (Knuth's two-sum).
+    const double product = double(a) * b, addend = c;
+    const double sum = product + addend;
+    const double other = sum - product;
+    const double rest = (product - (sum - other)) + (addend - other);
+    if (sum == 0 && (std::signbit(product) || std::signbit(addend))) return -0.0f;
+    const bool above = near > sum || (near == sum && rest < 0);
+    return above ? std::nextafter(near, -std::numeric_limits<float>::infinity()) : near;
+}
+
 // The smaller or larger; a NaN counts as missing.
 template <class T>
 T lesser(T a, T b) {
@@ -59,6 +74,9 @@ void add_basic(FormTable& t, const std::string& suffix) {
     }
     t.add<Three>("fma.rn" + suffix,
                  [](float a, float b, float c) { return out(std::fma(S{}(a), S{}(b), S{}(c))); });
+    t.add<Three>("fma.rm" + suffix, [](float a, float b, float c) {
+        return out(fma_down(S{}(a), S{}(b), S{}(c)));
+    });
     t.add<Three>("mad.rn" + suffix,
                  [](float a, float b, float c) { return out(std::fma(S{}(a), S{}(b), S{}(c))); });
     t.add<Two>("add.rz" + suffix, [](float a, float b) {

@@ -89,11 +89,8 @@ void** __cudaRegisterFatBinary(void* wrapper) {
 
 void __cudaRegisterFatBinaryEnd(void**) {}
 
-void __cudaUnregisterFatBinary(void** handle) {
-    const std::lock_guard lock(api_mutex());
-    std::erase_if(program().units,
-                  [&](const auto& unit) { return unit.get() == &unit_of(handle); });
-}
+// Called when the program ends, and its memory with it.
+void __cudaUnregisterFatBinary(void**) {}
 
 void __cudaRegisterFunction(void** handle,
                             const char* host_function,
