@@ -149,6 +149,23 @@ TEST_P(TensorDeviceTest, ConversionKeepsSpecialValues) {
     }
 }
 
+TEST_P(TensorDeviceTest, EveryPatternOfTwoBytesIsWidenedAndCrossesOver) {
+    const std::int64_t count = 1 << 16;
+    const Tensor halves = Tensor::uninitialized({count}, DType::kFloat16);
+    const Tensor brains = Tensor::uninitialized({count}, DType::kBFloat16);
+    for (std::int64_t i = 0; i < count; ++i) {
+        halves.data<float16>()[i].bits = brains.data<bfloat16>()[i].bits =
+            static_cast<std::uint16_t>(i);
+    }
+    for (const Tensor& narrow : {halves, brains}) {
+        for (const DType type : {DType::kFloat32, DType::kFloat16, DType::kBFloat16}) {
+            const Tensor got = on_cpu(on(device(), narrow).to(type));
+            EXPECT_TRUE(testing::near(got, narrow.to(type), 0.0, 0.0))
+                << name_of(narrow.dtype()) << " to " << name_of(type);
+        }
+    }
+}
+
 TEST_P(TensorDeviceTest, CopiesWriteTheirTargetAndNothingElse) {
     const Tensor narrow = on(device(), gaussian({5, 7}, DType::kBFloat16, 1));
     const Tensor target = on(device(), testing::poisoned({5, 14}, DType::kFloat32));
