@@ -288,15 +288,16 @@ struct RowStatistics {
     }
 };
 
-// After finish(): sums over a block's rows in a fixed order, and writes one partial result.
+// After finish(): sums over a block's rows in a fixed order, and writes one partial result. of_warp: kWarps
+// of them in shared memory.
 template <typename Tiles, typename Warp>
 __device__ __forceinline__ void write_partials(const Warp& warp,
+                                               RowStatistics* of_warp,
                                                float scale,
                                                int first_row,
                                                int queries,
                                                const ForwardPartials& partials,
                                                std::int64_t index) {
-    __shared__ RowStatistics of_warp[Tiles::kWarps];
     const int lane = threadIdx.x % 32;
     RowStatistics mine{-INFINITY, 0.0f, 0};
 #pragma unroll
@@ -410,7 +411,9 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
     if constexpr (kTelemetry) {
         const std::int64_t index =
             (static_cast<std::int64_t>(head) * p.batch + batch) * gridDim.x + tile;
-        write_partials<Tiles>(warp, p.scale, lane_row, p.queries, partials, index);
+        // No warp needs the keys' tile any more.
+        auto* of_warp = reinterpret_cast<RowStatistics*>(q_tile + Queries::kBytes);
+        write_partials<Tiles>(warp, of_warp, p.scale, lane_row, p.queries, partials, index);
     }
 
     // Through the queries' tile, whose rows only this warp has read, to whole rows.

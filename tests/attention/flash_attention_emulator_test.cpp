@@ -1,0 +1,73 @@
+// What only the emulator can see of flash attention's forward kernel: that its result does not hang on the order
+// in which threads happen to run, and what its memory accesses cost.
+#include <gtest/gtest.h>
+
+#include "attention/flash_attention.h"
+#include "tests/attention/flash_attention_plain.h"
+#include "tests/gpu_emulator/machine.h"
+#include "tests/support/compare.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::DataKind;
+using testing::FlashInputs;
+using testing::make_flash_inputs;
+using testing::same_bits;
+
+// Output and lse, on the CPU.
+std::pair<Tensor, Tensor> run_flash(const FlashInputs& in) {
+    const auto gpu = [](const Tensor& x) { return x.to(Device::kCuda); };
+    const Tensor out = gpu(testing::poisoned(in.q.shape(), in.q.dtype()));
+    const Tensor lse =
+        gpu(testing::poisoned({in.shape.B, in.shape.H, in.shape.T}, DType::kFloat32));
+    AttentionStats stats;
+    flash_attention_forward(gpu(in.q), gpu(in.k), gpu(in.v), {}, out, lse, &stats);
+    return {out.to(Device::kCpu), lse.to(Device::kCpu)};
+}
+
+class FlashForwardEmulatorTest : public ::testing::TestWithParam<std::int64_t> {
+  protected:
+    void TearDown() override { gpu_emulator::set_seed(1); }
+};
+INSTANTIATE_TEST_SUITE_P(HeadDim,
+                         FlashForwardEmulatorTest,
+                         ::testing::Values(64, 96, 128, 256),
+                         ::testing::PrintToStringParamName());
+
+TEST_P(FlashForwardEmulatorTest, DoesNotDependOnTheOrderOfThreads) {
+    const FlashInputs in =
+        make_flash_inputs({1, 200, 200, 1, 1, GetParam()}, DType::kBFloat16, DataKind::kGaussian);
+    gpu_emulator::set_seed(0);
+    const auto [out, lse] = run_flash(in);
+    for (std::uint64_t seed : {2, 3, 4}) {
+        gpu_emulator::set_seed(seed);
+        const auto [other_out, other_lse] = run_flash(in);
+        EXPECT_TRUE(same_bits(other_out, out)) << "seed " << seed;
+        EXPECT_TRUE(same_bits(other_lse, lse)) << "seed " << seed;
+    }
+}
+
+TEST_P(FlashForwardEmulatorTest, HasNoBankConflictsAndWholeSectors) {
+    // Whole tiles: all rows are there.
+    const FlashInputs in =
+        make_flash_inputs({1, 256, 256, 2, 1, GetParam()}, DType::kFloat16, DataKind::kGaussian);
+    gpu_emulator::reset_counters();
+    run_flash(in);
+    int kernels = 0;
+    for (const auto& [name, c] : gpu_emulator::counters()) {
+        if (name.find("flash_forward_kernel") == std::string::npos) continue;
+        ++kernels;
+        EXPECT_GT(c.shared_requests, 0u);
+        EXPECT_EQ(c.shared_wavefronts, c.shared_ideal) << name;
+        for (const auto& [place, conflicts] : c.conflicts_at) {
+            EXPECT_EQ(conflicts, 0u) << place;
+        }
+        // Beside whole tiles there are 4 bytes a row of lse and 12 bytes a tile of telemetry.
+        EXPECT_LE(32 * c.global_sectors, c.global_bytes + c.global_bytes / 50) << name;
+    }
+    EXPECT_EQ(kernels, 1);
+}
+
+}  // namespace
+}  // namespace evenkeel
