@@ -1,4 +1,5 @@
-// What all functions of the emulated runtime share: the lock, the errors that stay, the simulated faults.
+// What all functions of the emulated runtime share: the lock, the errors that stay, the simulated
+// faults.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,8 +11,8 @@ namespace gpu_emulator {
 std::recursive_mutex& api_mutex();
 
 // What every call returns before it does anything: no device and old drivers if the environment's
-// EVENKEEL_EMULATED_GPU_STATE asks for them (no_device, old_driver); the error of a failed kernel until
-// its reports are taken or the device is reset.
+// EVENKEEL_EMULATED_GPU_STATE asks for them (no_device, old_driver); the error of a failed kernel
+// until its reports are taken or the device is reset.
 cudaError_t context_error();
 void set_kernel_failed();
 void clear_kernel_failed();

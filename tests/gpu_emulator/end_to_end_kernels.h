@@ -21,7 +21,8 @@ extern const void* const reverse_kernel;
 // out[y][x][z] = 10000 y + 100 x + z over a grid of 2-D blocks.
 void number_cells(int* out, int width, int height, int depth);
 
-// out[i] = coefficients[i % 4] * in[i] + bias, with coefficients in constant and bias in global memory.
+// out[i] = coefficients[i % 4] * in[i] + bias, with coefficients in constant and bias in global
+// memory.
 void scale_by_constants(float* out, const float* in, int n);
 cudaError_t set_coefficients(const float* four);
 cudaError_t set_bias(float value);

@@ -18,10 +18,12 @@ struct FatbinEntry {
 std::vector<FatbinEntry> fatbin_entries(const void* data);
 bool is_fatbin(const void* data);
 
-// The PTX for the newest architecture that is not newer than arch. Throws std::runtime_error without one.
+// The PTX for the newest architecture that is not newer than arch. Throws std::runtime_error
+// without one.
 std::string_view choose_ptx(const std::vector<FatbinEntry>& entries, int arch);
 
-// The machine code for sm_ARCH in everything that this program has registered, in order of registration.
+// The machine code for sm_ARCH in everything that this program has registered, in order of
+// registration.
 std::vector<std::string_view> registered_cubins(int arch);
 
 }  // namespace gpu_emulator

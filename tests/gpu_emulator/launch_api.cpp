@@ -1,4 +1,5 @@
-// What nvcc's host code calls: registration before main(), launches by <<<>>>, and the launches of the runtime.
+// What nvcc's host code calls: registration before main(), launches by <<<>>>, and the launches of
+// the runtime.
 #include <cuda_runtime_api.h>
 
 #include <cstring>

@@ -1,5 +1,6 @@
-// Memory of the emulated runtime. Execution is immediate, so the asynchronous functions are the others under
-// another name; every copy says by its kind which side is the device, and a pointer of the other side is reported.
+// Memory of the emulated runtime. Execution is immediate, so the asynchronous functions are the
+// others under another name; every copy says by its kind which side is the device, and a pointer of
+// the other side is reported.
 #include <cuda_runtime_api.h>
 
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// PTX in memory: what the parser makes of the text and the machine executes. Nothing here knows what an
-// instruction does; that is the table of forms (forms.h).
+// PTX in memory: what the parser makes of the text and the machine executes. Nothing here knows
+// what an instruction does; that is the table of forms (forms.h).
 #pragma once
 
 #include <cstddef>
@@ -22,13 +22,14 @@ enum class Space { kParam, kShared, kGlobal, kConst, kLocal };
 struct Variable {
     std::string name;
     Space space = Space::kGlobal;
-    // 0: extern .shared, whose size comes with the launch. Its offset is where the launch's part starts, after the
-    // static variables.
+    // 0: extern .shared, whose size comes with the launch. Its offset is where the launch's part
+    // starts, after the static variables.
     std::size_t bytes = 0;
     std::size_t alignment = 1;
     std::vector<std::byte> initial;  // empty: zeros
-    // From the start of its space: of the parameters, of the block's shared memory, of the thread's local memory.
-    // Module-wide (global, constant) variables get device memory when the module is loaded.
+    // From the start of its space: of the parameters, of the block's shared memory, of the thread's
+    // local memory. Module-wide (global, constant) variables get device memory when the module is
+    // loaded.
     std::uint64_t offset = 0;
 };
 
@@ -62,16 +63,25 @@ enum class SpecialRegister {
 
 struct Operand {
     enum class Kind {
-        kRegister,  // index: into Function::registers; pair: predicate destination of "%r1|%p2", else -1
-        kImmediate,  // immediate: the bits (fp32 in the low half, integers sign-extended to 64 bits)
-        kSpecial,    // index: SpecialRegister
-        kVariable,  // address of a variable: index into Function::variables or Module::variables (see module_wide)
-        kParameter,  // address of a parameter: index into Function::parameters
-        kLabel,      // index: instruction number
-        kVector,     // elements; of a brx.idx: its labels
-        kAddress,    // [base + offset]: elements[0] is the base (register, variable, parameter or
-                     // immediate), immediate the byte offset
-        kSink        // "_": a result nobody wants
+        // index: into Function::registers; pair: predicate destination of "%r1|%p2", else -1
+        kRegister,
+        // immediate: the bits (fp32 in the low half, integers sign-extended to 64 bits)
+        kImmediate,
+        // index: SpecialRegister
+        kSpecial,
+        // address of a variable: index into Function::variables, or Module::variables (module_wide)
+        kVariable,
+        // address of a parameter: index into Function::parameters
+        kParameter,
+        // index: instruction number
+        kLabel,
+        // elements; of a brx.idx: its labels
+        kVector,
+        // [base + offset]: elements[0] is the base (register, variable, parameter or immediate),
+        // immediate the byte offset
+        kAddress,
+        // "_": a result nobody wants
+        kSink
     };
     Kind kind = Kind::kImmediate;
     int index = -1;
@@ -99,7 +109,8 @@ struct Function {
     std::vector<Variable> parameters;  // offsets as the launch lays them out
     std::size_t parameter_bytes = 0;
     std::vector<std::uint8_t> registers;  // size in bytes of each, 1 for predicates
-    // .local and .shared, with offsets; the module's .shared variables too, if the function uses them.
+    // .local and .shared, with offsets; the module's .shared variables too, if the function uses
+    // them.
     std::vector<Variable> variables;
     std::size_t static_shared_bytes = 0, local_bytes = 0;
     std::uint32_t max_threads = 0;              // .maxntid's product, 0 if not given
@@ -114,11 +125,12 @@ struct Module {
     std::vector<Function> functions;     // entries; other functions are not supported
 };
 
-// Throws std::runtime_error "ptx line N: ..." at anything it does not know: it never skips what it can't read.
+// Throws std::runtime_error "ptx line N: ..." at anything it does not know: it never skips what it
+// can't read.
 Module parse_ptx(std::string_view text);
 
-// "mma.cuh:30, inlined at flash_attention_cuda.cu:120": innermost place first. Places in the CUDA toolkit's own
-// headers are left out as long as one outside of them remains.
+// "mma.cuh:30, inlined at flash_attention_cuda.cu:120": innermost place first. Places in the CUDA
+// toolkit's own headers are left out as long as one outside of them remains.
 std::string describe(const Module& module, const SourceLine& place);
 
 }  // namespace gpu_emulator

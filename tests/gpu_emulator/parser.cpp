@@ -1,5 +1,6 @@
-// PTX text as nvcc writes it, into a Module: what stands outside of kernels, and declarations. Whatever is not
-// listed here is an error: a directive that is skipped is one that hardware obeys and the emulator does not.
+// PTX text as nvcc writes it, into a Module: what stands outside of kernels, and declarations.
+// Whatever is not listed here is an error: a directive that is skipped is one that hardware obeys
+// and the emulator does not.
 #include "tests/gpu_emulator/parser.h"
 
 namespace gpu_emulator {
@@ -185,7 +186,8 @@ std::size_t Parser::parse_alignment() {
     return alignment;
 }
 
-// What follows the space: [.align 16] .b8 name[4][8] [= value]. The name lives as long as the PTX text.
+// What follows the space: [.align 16] .b8 name[4][8] [= value]. The name lives as long as the PTX
+// text.
 Variable Parser::parse_variable(Space space, std::string_view& name) {
     Variable variable;
     variable.space = space;

@@ -33,7 +33,8 @@ struct Scope {
     std::vector<Pending> pending;
 };
 
-// The value of an immediate: integers sign-extended, floats by their bits. Throws as fail_at() does.
+// The value of an immediate: integers sign-extended, floats by their bits. Throws as fail_at()
+// does.
 std::uint64_t parse_immediate(std::string_view text, bool negative, int line);
 
 // Bytes of ".u32", ".f64", ".pred" ...; 0 if it is not a type.

@@ -1,5 +1,5 @@
-// Streams and events. Work is done when the call that asks for it returns, so nothing ever waits: what these
-// check is that handles are alive and that events were recorded.
+// Streams and events. Work is done when the call that asks for it returns, so nothing ever waits:
+// what these check is that handles are alive and that events were recorded.
 #include <cuda_runtime_api.h>
 
 #include <chrono>
