@@ -54,10 +54,11 @@ __global__ void __launch_bounds__(kThreads, 4)
 #pragma unroll
     for (int c = 0; c < kHeld; ++c) sums[c] = 0.0f;
 
-    const T* dy = place.template row<const T>(part.dy);
-    const T* x = place.template row<const T>(part.x);
-    T* dx = place.template row<T>(part.dx);
+    const T* dy = place.template first<const T>(part.dy);
+    const T* x = place.template first<const T>(part.x);
+    T* dx = place.template first<T>(part.dx);
     const float* rstd = part.rstd + (common.norm ? place.statistic(common, part.heads) : 0);
+    const int apart = place.apart();
     const Turn<kDim, kLayout> turn(common, place);
 
     constexpr int kRows = kLayout == Layout::kAny ? 1 : 2;  // whose loads are open at a time
@@ -70,10 +71,11 @@ __global__ void __launch_bounds__(kThreads, 4)
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             const bool exists = place.used && t + i * kWarps < common.tokens;
-            packed_dy[i] = load(dy + i * kWarps * part.dy.token, place.channel, exists);
+            packed_dy[i] = load(dy + i * kWarps * part.dy.token, apart, exists);
             angles[i] = angles_of(common, place.b, t + i * kWarps, exists);
+            if (angles[i] < 0) packed_dy[i] = kNotANumber;
             if (!common.norm) continue;
-            packed_x[i] = load(x + i * kWarps * part.x.token, place.channel, exists);
+            packed_x[i] = load(x + i * kWarps * part.x.token, apart, exists);
             factors[i] = exists ? *rstd : 0.0f;
             rstd += kWarps * part.heads.count.value;
         }
@@ -83,15 +85,12 @@ __global__ void __launch_bounds__(kThreads, 4)
             float z[kHeld];  // the gradient turned back
             unpack<T>(packed_dy[i], z);
             if constexpr (kLayout == Layout::kAny) {
-                rotate_any<-1>(common, place, angles[i], exists, z,
-                               [&](int channel) { return to_float(dy[channel]); });
+                rotate_any<-1>(common, place, angles[i], exists, z, [&](int channel) {
+                    return to_float(dy[channel - place.channel[0]]);
+                });
                 __syncwarp();  // dx may be dy: no lane writes before all have read
             } else {
                 rotate<-1>(common, turn, angles[i], exists, z);
-            }
-            if (angles[i] < 0) {
-#pragma unroll
-                for (int c = 0; c < kHeld; ++c) z[c] = NAN;
             }
             if (common.norm) {
                 float u[kHeld];  // x / rms
@@ -108,7 +107,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 #pragma unroll
                 for (int c = 0; c < kHeld; ++c) z[c] = (z[c] - u[c] * mean) * factors[i];
             }
-            if (exists) store(dx, place.channel, z);
+            if (exists) store(dx, apart, z);
             dy += kWarps * part.dy.token;
             dx += kWarps * part.dx.token;
         }

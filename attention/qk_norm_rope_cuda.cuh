@@ -122,11 +122,13 @@ struct Place {
             }
         }
     }
-    // The first row of this lane's walk, and from there to the next.
+    // This lane's first chunk in the first row of its walk; the second is so many channels apart.
     template <typename T>
-    __device__ T* row(const Rows& rows) const {
-        return static_cast<T*>(rows.base) + b * rows.batch + t * rows.token + head * rows.head;
+    __device__ T* first(const Rows& rows) const {
+        return static_cast<T*>(rows.base) + b * rows.batch + t * rows.token + head * rows.head +
+               channel[0];
     }
+    __device__ int apart() const { return channel[1] - channel[0]; }
     __device__ std::int64_t statistic(const Common& common, const Heads& heads) const {
         return (static_cast<std::int64_t>(b) * common.tokens + t) * heads.count.value + head;
     }
@@ -145,12 +147,15 @@ struct Packed {
     uint4 chunk[2];
 };
 
+inline constexpr Packed kNotANumber{// in both types
+                                    {{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u, ~0u, ~0u}}};
+
 template <typename T>
-__device__ __forceinline__ Packed load(const T* row, const int* channel, bool exists) {
+__device__ __forceinline__ Packed load(const T* at, int apart, bool exists) {
     Packed packed = {};
     if (exists) {
-        packed.chunk[0] = *reinterpret_cast<const uint4*>(row + channel[0]);
-        packed.chunk[1] = *reinterpret_cast<const uint4*>(row + channel[1]);
+        packed.chunk[0] = *reinterpret_cast<const uint4*>(at);
+        packed.chunk[1] = *reinterpret_cast<const uint4*>(at + apart);
     }
     return packed;
 }
@@ -194,13 +199,15 @@ __device__ __forceinline__ void unpack(const Packed& packed, float (&values)[kHe
     }
 }
 
+// By the intrinsic: the compiler may split an assignment of 16 bytes into four.
 template <typename T>
-__device__ __forceinline__ void store(T* row, const int* channel, const float (&values)[kHeld]) {
+__device__ __forceinline__ void store(T* at, int apart, const float (&values)[kHeld]) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float* v = values + i * kChunk;
-        *reinterpret_cast<uint4*>(row + channel[i]) = {pack<T>(v[0], v[1]), pack<T>(v[2], v[3]),
-                                                       pack<T>(v[4], v[5]), pack<T>(v[6], v[7])};
+        __stwb(reinterpret_cast<uint4*>(at + i * apart),
+               make_uint4(pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]),
+                          pack<T>(v[6], v[7])));
     }
 }
 
@@ -235,56 +242,67 @@ __device__ __forceinline__ Real sum_over_group(Real value) {
     return value;
 }
 
-// The lane's columns of the table, and which of its chunks turn.
+// The lane's columns of the table. Half-split: the 8 pairs of both chunks; interleaved: 4 of each.
 template <int kDim, Layout kLayout>
 struct Turn {
+    static constexpr bool kHalfSplit = kLayout == Layout::kHalfSplit;
     const float* cos;
     const float* sin;
-    bool turns[2];
+    bool turns[2];  // the chunk does
 
     __device__ Turn(const Common& common, const Place<kDim, kLayout>& place) {
-        const int pair = kLayout == Layout::kHalfSplit ? place.channel[0] : place.channel[0] / 2;
+        const int pair = kHalfSplit ? place.channel[0] : place.channel[0] / 2;
         cos = common.cos + pair;
         sin = common.sin + pair;
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-            const int channel = place.channel[kLayout == Layout::kHalfSplit ? 0 : i];
-            turns[i] = channel < common.rotary_dim;
-        }
-        if (kLayout == Layout::kHalfSplit) turns[0] = turns[1] = 2 * pair < common.rotary_dim;
+        turns[0] = place.channel[0] < (kHalfSplit ? common.rotary_dim / 2 : common.rotary_dim);
+        turns[1] = kHalfSplit ? turns[0] : place.channel[1] < common.rotary_dim;
     }
 };
 
-// Turns the lane's channels of a row by the token's angles, kDirection -1: back. In registers.
+// Turns (a, b) by the angle, kDirection -1: back.
+template <int kDirection>
+__device__ __forceinline__ void turn_pair(float& a, float& b, float cos, float sin) {
+    const float old_a = a, s = kDirection > 0 ? sin : -sin;
+    a = a * cos - b * s;
+    b = b * cos + old_a * s;
+}
+
+// Turns the lane's channels of a row by the angles in that row of the table. In registers.
 template <int kDirection, int kDim, Layout kLayout>
 __device__ __forceinline__ void rotate(const Common& common,
                                        const Turn<kDim, kLayout>& turn,
                                        int row,
                                        bool exists,
                                        float (&v)[kHeld]) {
-    static_assert(kLayout != Layout::kAny);
+    if (!exists || row < 0 || !turn.turns[0])
+        return;  // the second chunk turns only if the first does
     const std::int64_t offset = static_cast<std::int64_t>(row) * (common.rotary_dim / 2);
+    const float* const cos_row = turn.cos + offset;
+    const float* const sin_row = turn.sin + offset;
+    float cos[4], sin[4];
+    load_four(cos_row, cos);
+    load_four(sin_row, sin);
+    if constexpr (kLayout == Layout::kHalfSplit) {
+        float cos_next[4], sin_next[4];
+        load_four(cos_row + 4, cos_next);
+        load_four(sin_row + 4, sin_next);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        if (!(turn.turns[i] && exists && row >= 0)) continue;
-        // Half-split: a lane's 8 pairs stand together in the table; interleaved: 4 for each chunk.
-        const int from =
-            kLayout == Layout::kHalfSplit ? 4 * i : i * Shape<kDim>::kUsed * kChunk / 2;
-        float cos[4], sin[4];
-        load_four(turn.cos + offset + from, cos);
-        load_four(turn.sin + offset + from, sin);
+        for (int p = 0; p < 4; ++p) turn_pair<kDirection>(v[p], v[p + kChunk], cos[p], sin[p]);
 #pragma unroll
         for (int p = 0; p < 4; ++p) {
-            const int first = kLayout == Layout::kHalfSplit ? 4 * i + p : kChunk * i + 2 * p;
-            const int second = kLayout == Layout::kHalfSplit ? first + kChunk : first + 1;
-            const float a = v[first], b = v[second];
-            if (kDirection > 0) {
-                v[first] = a * cos[p] - b * sin[p];
-                v[second] = b * cos[p] + a * sin[p];
-            } else {
-                v[first] = a * cos[p] + b * sin[p];
-                v[second] = b * cos[p] - a * sin[p];
-            }
+            turn_pair<kDirection>(v[p + 4], v[p + 4 + kChunk], cos_next[p], sin_next[p]);
+        }
+    } else {
+        static_assert(kLayout == Layout::kInterleaved);
+#pragma unroll
+        for (int p = 0; p < 4; ++p) turn_pair<kDirection>(v[2 * p], v[2 * p + 1], cos[p], sin[p]);
+        if (!turn.turns[1]) return;
+        constexpr int kApart = Shape<kDim>::kUsed * kChunk / 2;
+        load_four(cos_row + kApart, cos);
+        load_four(sin_row + kApart, sin);
+#pragma unroll
+        for (int p = 0; p < 4; ++p) {
+            turn_pair<kDirection>(v[kChunk + 2 * p], v[kChunk + 2 * p + 1], cos[p], sin[p]);
         }
     }
 }

@@ -84,9 +84,10 @@ __global__ void __launch_bounds__(kThreads, 6)
     float gain[kHeld];
     load_gain(place.used ? gain_row : nullptr, common.gain_offset, place.channel, gain);
 
-    const T* x = place.template row<const T>(part.x);
-    T* y = place.template row<T>(part.y);
+    const T* x = place.template first<const T>(part.x);
+    T* y = place.template first<T>(part.y);
     float* rstd = part.rstd + (common.norm ? place.statistic(common, part.heads) : 0);
+    const int apart = place.apart();
     const Turn<kDim, kLayout> turn(common, place);
 
     constexpr int kRows = kLayout == Layout::kAny ? 1 : 2;  // whose loads are open at a time
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, 6)
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             const bool exists = place.used && t + i * kWarps < common.tokens;
-            packed[i] = load(x + i * kWarps * part.x.token, place.channel, exists);
+            packed[i] = load(x + i * kWarps * part.x.token, apart, exists);
             angles[i] = angles_of(common, place.b, t + i * kWarps, exists);
         }
 #pragma unroll
@@ -119,13 +120,13 @@ __global__ void __launch_bounds__(kThreads, 6)
                 rotate_any<1>(common, place, angles[i], exists, v, [&](int channel) {
                     const float g =
                         gain_row == nullptr ? 1.0f : __ldg(gain_row + channel) + common.gain_offset;
-                    return to_float(x[channel]) * factor * g;
+                    return to_float(x[channel - place.channel[0]]) * factor * g;
                 });
                 __syncwarp();  // y may be x: no lane writes before all have read
             } else {
                 rotate<1>(common, turn, angles[i], exists, v);
             }
-            if (exists) store(y, place.channel, v);
+            if (exists) store(y, apart, v);
             x += kWarps * part.x.token;
             y += kWarps * part.y.token;
         }

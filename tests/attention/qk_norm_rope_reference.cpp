@@ -2,6 +2,9 @@
 
 #include <cmath>
 
+#include "tests/support/compare.h"
+#include "tests/support/data.h"
+
 namespace evenkeel::testing {
 namespace {
 
@@ -97,5 +100,16 @@ template NormRopeGradients norm_rope_gradients(const NormRopeCase&,
 template NormRopeGradients norm_rope_gradients(const NormRopeCase&,
                                                const std::vector<float>&,
                                                const std::vector<float>&);
+
+std::vector<float> to_floats(const Tensor& tensor) {
+    const std::vector<double> values = to_doubles(tensor);
+    return {values.begin(), values.end()};
+}
+
+Tensor packed_slice(const Shape& shape, DType dtype) {
+    const std::int64_t width = shape[2] * shape[3];
+    const Tensor packed = poisoned({shape[0], shape[1], width + 48}, dtype);
+    return packed.slice(2, 16, 16 + width).view(shape);
+}
 
 }  // namespace evenkeel::testing

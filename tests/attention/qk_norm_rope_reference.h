@@ -30,4 +30,20 @@ NormRopeGradients norm_rope_gradients(const NormRopeCase& c,
                                       const std::vector<Real>& dy,
                                       const std::vector<Real>& x);
 
+// ---- Tensors for it
+
+std::vector<float> to_floats(const Tensor& tensor);
+
+// On the CPU, rounded once.
+template <typename Real>
+Tensor tensor_of(const std::vector<Real>& values, const Shape& shape, DType dtype) {
+    const Tensor tensor = Tensor::uninitialized(shape, DType::kFloat32);
+    float* data = tensor.data<float>();
+    for (std::size_t i = 0; i < values.size(); ++i) data[i] = static_cast<float>(values[i]);
+    return tensor.to(dtype);
+}
+
+// A [B, T, N, D] slice, filled with NaN, of a wider packed tensor.
+Tensor packed_slice(const Shape& shape, DType dtype);
+
 }  // namespace evenkeel::testing

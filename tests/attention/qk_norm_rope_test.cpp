@@ -22,33 +22,16 @@ using testing::near;
 using testing::norm_rope;
 using testing::norm_rope_gradients;
 using testing::NormRopeCase;
+using testing::packed_slice;
 using testing::poisoned;
 using testing::same_bits;
+using testing::tensor_of;
 using testing::to_doubles;
+using testing::to_floats;
 using testing::within_error_of_plain;
 
 constexpr DType kFp32 = DType::kFloat32;
 constexpr DType kBf16 = DType::kBFloat16;
-
-std::vector<float> to_floats(const Tensor& tensor) {
-    const std::vector<double> values = to_doubles(tensor);
-    return {values.begin(), values.end()};
-}
-
-template <typename Real>
-Tensor tensor_of(const std::vector<Real>& values, const Shape& shape, DType dtype) {
-    const Tensor tensor = Tensor::uninitialized(shape, kFp32);
-    float* data = tensor.data<float>();
-    for (std::size_t i = 0; i < values.size(); ++i) data[i] = static_cast<float>(values[i]);
-    return tensor.to(dtype);
-}
-
-// A [B, T, N, D] slice, filled with NaN, of a wider packed tensor.
-Tensor packed_slice(const Shape& shape, DType dtype) {
-    const std::int64_t width = shape[2] * shape[3];
-    const Tensor packed = poisoned({shape[0], shape[1], width + 48}, dtype);
-    return packed.slice(2, 16, 16 + width).view(shape);
-}
 
 Tensor packed_copy(const Tensor& source) {
     const Tensor copy = packed_slice(source.shape(), source.dtype());
@@ -507,83 +490,6 @@ TEST(QkNormRopeTest, GainGradientsDoNotDependOnThreads) {
         }
     }
     omp_set_num_threads(threads);
-}
-
-// 200000 rows whose contributions do not cancel: a single fp32 accumulator would be off by 1e-4.
-TEST(QkNormRopeTest, GainGradientsOfManyRowsAreAccurate) {
-    const Shape shape{1, 50'000, 4, 32};
-    const Tensor x = gaussian(shape, kFp32, 1), dy = x.clone();
-    const Tensor gain = Tensor::full({32}, 1.0f, kFp32), dgain = Tensor::zeros({32}, kFp32);
-    const Tensor rstd = Tensor::full({1, 50'000, 4}, 1.0f, kFp32);
-    RopeConfig config;
-    config.rotary_fraction = 0.0;
-    qk_norm_rope_backward(dy, x, gain, rstd, make_rope_table(config, 32, 0, 50'000), {}, {},
-                          poisoned(shape, kFp32), dgain);
-    std::vector<double> want(32);
-    for (std::int64_t i = 0; i < x.numel(); ++i) {
-        want[i % 32] += double(x.data<float>()[i]) * x.data<float>()[i];
-    }
-    EXPECT_TRUE(near(dgain, want, 1e-6, 0.0));
-}
-
-TEST(QkNormRopeTest, EmptyBatchesAreNoWork) {
-    for (const Shape& shape : {Shape{0, 4, 2, 64}, Shape{1, 0, 2, 64}, Shape{1, 4, 0, 64}}) {
-        const Tensor x = Tensor::zeros(shape, kFp32), y = Tensor::zeros(shape, kFp32);
-        const Tensor rstd = Tensor::zeros({shape[0], shape[1], shape[2]}, kFp32);
-        const RopeTable table = make_rope_table({}, 64, 0, 4);
-        qk_norm_rope_forward(x, {}, table, {}, {}, y, rstd);
-        qk_norm_rope_backward(y, x, {}, rstd, table, {}, {}, y, {});
-    }
-}
-
-TEST(QkNormRopeTest, RejectsWhatItCannotDo) {
-    const RopeTable table = make_rope_table({}, 64, 0, 4);
-    const Tensor x = gaussian({1, 4, 2, 64}, kFp32, 1), y = poisoned(x.shape(), kFp32);
-    const Tensor rstd = Tensor::zeros({1, 4, 2}, kFp32), gain = gaussian({2, 64}, kFp32, 2);
-    const auto error_of = [](auto&& call) -> std::string {
-        try {
-            call();
-        } catch (const Error& error) {
-            return error.what();
-        }
-        return "no error";
-    };
-    RopeConfig no_rotation;
-    no_rotation.rotary_fraction = 0.0;
-    for (const std::int64_t dim : {1, 24, 48, 65, 512}) {
-        const Shape shape{1, 4, 2, dim};
-        EXPECT_NE(error_of([&] {
-                      qk_norm_rope_forward(gaussian(shape, kFp32, 1), {},
-                                           make_rope_table(no_rotation, dim, 0, 4), {}, {},
-                                           poisoned(shape, kFp32), rstd);
-                  }).find(concat("got ", dim, ", want one of 32, 64, 80, 96, 128, 192, 256")),
-                  std::string::npos);
-    }
-    // The type of the result is the type of the input, whatever the gain's.
-    EXPECT_NE(error_of([&] {
-                  qk_norm_rope_forward(x, gain, table, {}, {}, poisoned(x.shape(), kBf16), rstd);
-              }).find("y: got bf16, want fp32"),
-              std::string::npos);
-    EXPECT_NE(error_of([&] { qk_norm_rope_forward(x, gain, table, {}, {}, x, rstd); }).find("y: "),
-              std::string::npos);
-    EXPECT_NE(error_of([&] {
-                  qk_norm_rope_forward(x, gaussian({3, 64}, kFp32, 2), table, {}, {}, y, rstd);
-              }).find("gain: got shape [3, 64], want [2, 64]"),
-              std::string::npos);
-    QkNormRopeOptions plain;
-    plain.norm = false;
-    EXPECT_NE(error_of([&] {
-                  qk_norm_rope_forward(x, gain, table, {}, plain, y, rstd);
-              }).find("gain: got one without norm"),
-              std::string::npos);
-    EXPECT_NE(error_of([&] {
-                  qk_norm_rope_backward(x, x, gain, rstd, table, {}, {}, y, {});
-              }).find("dgain: got none for a gain"),
-              std::string::npos);
-    EXPECT_NE(error_of([&] {
-                  qk_norm_rope_forward(x, gain, make_rope_table({}, 128, 0, 4), {}, {}, y, rstd);
-              }).find("rotary_dim: got 128"),
-              std::string::npos);
 }
 
 }  // namespace
