@@ -65,9 +65,11 @@ void Block::reset(std::uint32_t block, std::uint32_t serial) {
     }
     for (std::uint32_t t = 0; t < threads_count_; ++t) {
         threads_[t] = Thread();
-        copies_[t] = Copies();
+        copies_[t].started.clear();
+        copies_[t].group = 0;
         std::uint64_t* r = registers(t);
-        std::copy(launch_.initial.begin(), launch_.initial.end(), r);
+        std::copy(launch_.initial.begin() + program_.first_constant, launch_.initial.end(),
+                  r + program_.first_constant);
         const std::uint32_t lane = t % 32;
         for (const KernelCode::Special& special : program_.specials) {
             std::uint64_t v = 0;
@@ -204,7 +206,9 @@ Step Block::run_thread(std::uint32_t index, std::uint32_t budget) {
     while (left > 0) {
         --left;
         if (op->guard != kNoSlot && ((r[op->guard] & 1) != 0) == op->guard_skips) {
-            if (op->memory_op != kNoSlot) launch_.counter.skipped(index, op->memory_op);
+            if (op->memory_op != kNoSlot) {
+                launch_.counter.skipped(index, op->memory_op, op->counted);
+            }
             ++op;
             continue;
         }

@@ -3,7 +3,6 @@
 
 #include <array>
 #include <cstdint>
-#include <random>
 #include <set>
 #include <string>
 #include <vector>
@@ -19,6 +18,20 @@ namespace gpu_emulator {
 
 constexpr std::uint32_t kAllLanes = 0xffffffffu;
 
+// SplitMix64: fast, and good enough to shuffle with.
+struct Random {
+    using result_type = std::uint64_t;
+    static constexpr std::uint64_t min() { return 0; }
+    static constexpr std::uint64_t max() { return ~std::uint64_t(0); }
+    std::uint64_t state = 0;
+    std::uint64_t operator()() {
+        std::uint64_t z = state += 0x9e3779b97f4a7c15u;
+        z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+        z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+        return z ^ (z >> 31);
+    }
+};
+
 // What the blocks of a launch share.
 struct LaunchState {
     const KernelCode* program = nullptr;
@@ -28,7 +41,7 @@ struct LaunchState {
     std::vector<std::uint32_t> block_of_serial;  // in the order they ran
     std::set<std::pair<std::string, std::pair<std::uint32_t, std::uint32_t>>> seen;  // reports
     std::string name;
-    std::mt19937_64 random;
+    Random random;
     bool in_order = false;
     std::uint64_t instructions = 0;
     AccessCounter counter;

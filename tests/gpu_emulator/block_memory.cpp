@@ -323,8 +323,8 @@ void Block::start_copy(
         stopped_ = true;
         return;
     }
+    launch_.counter.global(current_, op.memory_op, from, read > 0 ? bytes : 0);
     if (read > 0) {
-        launch_.counter.global(current_, op.memory_op, from, bytes);
         DeviceMemory::Page* page = memory_.page(from);
         if (page == nullptr || std::any_of(page->state + from % DeviceMemory::kPageBytes,
                                            page->state + from % DeviceMemory::kPageBytes + read,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "tests/gpu_emulator/forms.h"
 #include "tests/gpu_emulator/kernel_code.h"
 
 namespace gpu_emulator {
@@ -44,8 +45,9 @@ void AccessCounter::begin_launch(const KernelCode& program, std::uint32_t thread
     sum_ = Counters();
 }
 
-void AccessCounter::skipped(std::uint32_t thread, std::uint32_t memory_op) {
-    for (std::uint32_t q = 2 * memory_op; q < 2 * memory_op + 2; ++q) add(thread, q, 0, 0);
+void AccessCounter::skipped(std::uint32_t thread, std::uint32_t memory_op, std::uint8_t kinds) {
+    if ((kinds & kCountsShared) != 0) add(thread, 2 * memory_op, 0, 0);
+    if ((kinds & kCountsGlobal) != 0) add(thread, 2 * memory_op + 1, 0, 0);
 }
 
 void AccessCounter::add(std::uint32_t thread,

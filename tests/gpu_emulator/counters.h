@@ -27,7 +27,7 @@ class AccessCounter {
                 std::uint32_t bytes) {
         add(thread, 2 * memory_op + 1, address, bytes);
     }
-    void skipped(std::uint32_t thread, std::uint32_t memory_op);
+    void skipped(std::uint32_t thread, std::uint32_t memory_op, std::uint8_t kinds);
     // Eight rows of 16 bytes read together by ldmatrix.
     void matrix(std::uint32_t memory_op, const std::uint64_t* rows);
     void barrier();  // what is incomplete stays so

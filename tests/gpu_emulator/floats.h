@@ -60,6 +60,15 @@ inline void narrow(double v, Bfloat16& to) {
     to.bits = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(f) >> 16);
 }
 
+inline void narrow(float v, Bfloat16& to) {
+    if (std::isnan(v)) {
+        to.bits = 0x7fff;
+        return;
+    }
+    const std::uint32_t bits = std::bit_cast<std::uint32_t>(v);
+    to.bits = static_cast<std::uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
 inline void narrow(double v, Half& to) {
     const std::uint16_t sign = std::signbit(v) ? 0x8000 : 0;
     if (std::isnan(v)) {
@@ -77,11 +86,21 @@ inline void narrow(double v, Half& to) {
     }
 }
 
-template <class T>
-inline T narrow(double v) {
+template <class T, class From>
+inline T narrow(From v) {
     T to;
     narrow(v, to);
     return to;
+}
+
+// a + b such that rounding the result to fewer bits gives what rounding the exact sum would: the last bit is set when
+// anything was lost.
+inline double sum_to_odd(double a, double b) {
+    const double s = a + b;
+    if (!std::isfinite(s)) return s;
+    const double bb = s - a, lost = (a - (s - bb)) + (b - bb);
+    if (lost == 0 || (std::bit_cast<std::uint64_t>(s) & 1) != 0) return s;
+    return std::nextafter(s, lost > 0 ? INFINITY : -INFINITY);
 }
 
 // fp32 with subnormals flushed to a zero of the same sign (.ftz).

@@ -14,6 +14,8 @@
 
 namespace gpu_emulator {
 
+constexpr std::uint8_t kCountsShared = 1, kCountsGlobal = 2;
+
 struct Form {
     // The operands, separated by spaces, destinations before '='. A letter is the size of a register or
     // immediate: p predicate, h 16, w 32, l 64 bits; capitals also take wider registers (B from 8 bits);
@@ -21,8 +23,8 @@ struct Form {
     // predicate beside it.
     std::string signature;
     Handler handler = nullptr;
-    std::uint32_t mode = 0;  // for handlers that serve several forms
-    bool counted = false;    // its memory accesses are counted warp by warp
+    std::uint32_t mode = 0;    // for handlers that serve several forms
+    std::uint8_t counted = 0;  // kCountsShared, kCountsGlobal: accesses counted warp by warp
 };
 
 template <class T>
@@ -66,7 +68,7 @@ class FormTable {
         std::string letters;
         for (char c : {size_letter<A>()...}) letters += std::string(" ") + widen(c, wide);
         add(text, Form{std::string(1, widen(size_letter<D>(), wide)) + " =" + letters,
-                       &Apply<F, D, A...>::step, 0, false});
+                       &Apply<F, D, A...>::step, 0, 0});
     }
     static char widen(char c, bool wide) {
         return wide && (c == 'h' || c == 'w') ? static_cast<char>(c - 'a' + 'A') : c;

@@ -24,13 +24,18 @@ struct Clamp {  // .sat: NaN becomes 0
     }
 };
 
-// The value of exact(x...) rounded towards zero, where near is its nearest float and exact a double good enough to
-// tell on which side near lies.
-float towards_zero(float near, double exact) {
-    if (std::isinf(near) && !std::isinf(exact)) {
-        return std::copysign(3.4028234663852886e38f, near);
-    }
-    return std::fabs(double(near)) > std::fabs(exact) ? std::nextafter(near, 0.0f) : near;
+template <int kSign>  // of infinity; 0: towards zero
+struct Towards {};
+
+// A result rounded in a direction. near is its nearest float; exact is the result, or a double between it and the
+// next float on its side of near.
+template <class To>
+float directed(float near, double exact) {
+    constexpr bool zero = std::is_same_v<To, Towards<0>>;
+    const bool down = zero ? exact > 0 : std::is_same_v<To, Towards<-1>>;
+    if (std::isnan(near) || double(near) == exact) return near;
+    if (down) return double(near) > exact ? std::nextafter(near, -INFINITY) : near;
+    return double(near) < exact ? std::nextafter(near, INFINITY) : near;
 }
 
 // a * b + c rounded down.
@@ -79,14 +84,28 @@ void add_basic(FormTable& t, const std::string& suffix) {
     });
     t.add<Three>("mad.rn" + suffix,
                  [](float a, float b, float c) { return out(std::fma(S{}(a), S{}(b), S{}(c))); });
-    t.add<Two>("add.rz" + suffix, [](float a, float b) {
-        const double exact = double(S{}(a)) + double(S{}(b));
-        return out(towards_zero(S{}(a) + S{}(b), exact));
-    });
-    t.add<Two>("mul.rz" + suffix, [](float a, float b) {
-        const double exact = double(S{}(a)) * double(S{}(b));
-        return out(towards_zero(S{}(a)*S{}(b), exact));
-    });
+    auto add_directed = [&](auto direction, const std::string& round) {
+        using To = decltype(direction);
+        t.add<Two>("add" + round + suffix, [](float a, float b) {
+            const float x = S{}(a), y = S{}(b);
+            return out(directed<To>(x + y, sum_to_odd(x, y)));
+        });
+        t.add<Two>("sub" + round + suffix, [](float a, float b) {
+            const float x = S{}(a), y = -S{}(b);
+            return out(directed<To>(x + y, sum_to_odd(x, y)));
+        });
+        t.add<Two>("mul" + round + suffix, [](float a, float b) {
+            const float x = S{}(a), y = S{}(b);
+            return out(directed<To>(x * y, double(x) * double(y)));
+        });
+        t.add<Three>("fma" + round + suffix, [](float a, float b, float c) {
+            const float x = S{}(a), y = S{}(b), z = S{}(c);
+            return out(directed<To>(std::fma(x, y, z), sum_to_odd(double(x) * double(y), z)));
+        });
+    };
+    add_directed(Towards<0>(), ".rz");
+    add_directed(Towards<-1>(), ".rm");
+    add_directed(Towards<1>(), ".rp");
 }
 
 template <class S>
@@ -95,16 +114,20 @@ void add_rounded(FormTable& t, const std::string& suffix) {
     using Two = float(float, float);
     static constexpr auto out = [](double v) { return canonical(S{}(static_cast<float>(v))); };
     static constexpr auto in = [](float v) { return double(S{}(v)); };
-    // Double's 53 bits are enough to round these once more without harm.
-    for (const char* op : {"div.rn", "div.full", "div.approx"}) {
-        t.add<Two>(op + suffix, [](float a, float b) { return out(in(a) / in(b)); });
-    }
-    for (const char* op : {"rcp.rn", "rcp.approx"}) {
-        t.add<One>(op + suffix, [](float a) { return out(1.0 / in(a)); });
-    }
-    for (const char* op : {"sqrt.rn", "sqrt.approx"}) {
-        t.add<One>(op + suffix, [](float a) { return out(std::sqrt(in(a))); });
-    }
+    t.add<Two>("div.rn" + suffix, [](float a, float b) { return out(S{}(a) / S{}(b)); });
+    t.add<Two>("div.full" + suffix, [](float a, float b) { return out(in(a) / in(b)); });
+    // A divisor beyond 2^126 gives 0, and NaN under infinity.
+    t.add<Two>("div.approx" + suffix, [](float a, float b) {
+        const double x = in(a), y = in(b);
+        if (std::fabs(y) > 0x1p126 && !std::isinf(y)) {
+            return out(std::isinf(x) ? NAN : std::copysign(0.0, x) * std::copysign(1.0, y));
+        }
+        return out(x / y);
+    });
+    t.add<One>("rcp.rn" + suffix, [](float a) { return out(1.0f / S{}(a)); });
+    t.add<One>("rcp.approx" + suffix, [](float a) { return out(1.0 / in(a)); });
+    t.add<One>("sqrt.rn" + suffix, [](float a) { return out(std::sqrt(S{}(a))); });
+    t.add<One>("sqrt.approx" + suffix, [](float a) { return out(std::sqrt(in(a))); });
     t.add<One>("rsqrt.approx" + suffix, [](float a) { return out(1.0 / std::sqrt(in(a))); });
     t.add<One>("sin.approx" + suffix, [](float a) { return out(std::sin(in(a))); });
     t.add<One>("cos.approx" + suffix, [](float a) { return out(std::cos(in(a))); });

@@ -8,16 +8,6 @@
 namespace gpu_emulator {
 namespace {
 
-// a + b such that rounding the result to fewer bits gives what rounding the exact sum would: the last bit is set when
-// anything was lost.
-double sum_to_odd(double a, double b) {
-    const double s = a + b;
-    if (!std::isfinite(s)) return s;
-    const double bb = s - a, lost = (a - (s - bb)) + (b - bb);
-    if (lost == 0 || (std::bit_cast<std::uint64_t>(s) & 1) != 0) return s;
-    return std::nextafter(s, lost > 0 ? INFINITY : -INFINITY);
-}
-
 template <class T>
 T combine_minimum(T a, T b, bool smaller, bool keep_nan) {
     const float x = widen(a), y = widen(b);

@@ -79,10 +79,15 @@ template <class T, int kCount, Space kSpace>
 void add_access(FormTable& t, const std::string& space, const std::string& type, char letter) {
     const std::string end =
         (kCount == 1 ? std::string() : ".v" + std::to_string(kCount)) + "." + type;
-    const bool hints = kSpace == Space::kGlobal, counted = hints || kSpace == Space::kShared;
+    const bool hints = kSpace == Space::kGlobal;
+    // A generic address may be of either kind.
+    const std::uint8_t counted = kSpace == Space::kShared ? kCountsShared
+                                 : !hints                 ? 0
+                                 : space.empty()          ? kCountsShared | kCountsGlobal
+                                                          : kCountsGlobal;
     const std::string registers = vector_of(kCount, letter);
     for (const char* kind : kLoadKinds) {
-        if (*kind != 0 && !counted) continue;
+        if (*kind != 0 && counted == 0) continue;
         for (const char* hint : kLoadHints) {
             if (*hint != 0 && (*kind != 0 || !hints)) continue;
             t.add("ld" + (kind + (space + hint)) + end,
@@ -91,7 +96,7 @@ void add_access(FormTable& t, const std::string& space, const std::string& type,
     }
     if (kSpace == Space::kParam || kSpace == Space::kConst) return;
     for (const char* kind : kStoreKinds) {
-        if (*kind != 0 && !counted) continue;
+        if (*kind != 0 && counted == 0) continue;
         for (const char* hint : kStoreHints) {
             if (*hint != 0 && (*kind != 0 || !hints)) continue;
             t.add("st" + (kind + (space + hint)) + end,
@@ -218,8 +223,8 @@ void add_copies(FormTable& t) {
         for (const char* space : {".shared.global", ".shared::cta.global"}) {
             for (const char* hint : {"", ".L2::64B", ".L2::128B", ".L2::256B"}) {
                 const std::string text = "cp.async." + level + space + hint;
-                t.add(text, Form{"a a w", &copy<false>, mode, true});
-                t.add(text, Form{"a a w w", &copy<true>, mode, true});
+                t.add(text, Form{"a a w", &copy<false>, mode, kCountsShared | kCountsGlobal});
+                t.add(text, Form{"a a w w", &copy<true>, mode, kCountsShared | kCountsGlobal});
             }
         }
     }

@@ -214,9 +214,9 @@ void add_load_matrix(FormTable& t) {
     for (const std::string space : {".shared", ".shared::cta"}) {
         const std::string start = "ldmatrix.sync.aligned.m8n8.x" + std::to_string(kMatrices);
         t.add(start + space + ".b16",
-              Form{vector, &whole<&load_matrix<kMatrices, false>>, 0, true});
+              Form{vector, &whole<&load_matrix<kMatrices, false>>, 0, kCountsShared});
         t.add(start + ".trans" + space + ".b16",
-              Form{vector, &whole<&load_matrix<kMatrices, true>>, 0, true});
+              Form{vector, &whole<&load_matrix<kMatrices, true>>, 0, kCountsShared});
     }
 }
 
@@ -231,10 +231,25 @@ void unpack(std::uint32_t bits, double& x, double& y) {
     y = widen(high);
 }
 
+// Eight columns at once, in the widest registers that the CPU has.
+using Row = double __attribute__((vector_size(64)));
+
+#if defined(__x86_64__)
+__attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+#endif
+void add_products(const double* a, const Row* b, Row* d, int depth) {
+    for (int row = 0; row < 16; ++row) {
+        Row sum = {};
+        for (int k = 0; k < depth; ++k) sum += a[row * depth + k] * b[k];
+        d[row] = sum;
+    }
+}
+
 template <class T, int kDepth>
 bool multiply(Block& block, std::uint32_t warp, std::uint32_t, const Op& op) {
     constexpr int a_registers = kDepth / 4, b_registers = kDepth / 8;
-    double a[16][kDepth], b[kDepth][8];
+    double a[16][kDepth];
+    Row b[kDepth];
     for (std::uint32_t lane = 0; lane < 32; ++lane) {
         const std::uint64_t* r = block.registers(warp * 32 + lane);
         const std::uint32_t group = lane / 4, pair = lane % 4 * 2;
@@ -244,16 +259,14 @@ bool multiply(Block& block, std::uint32_t warp, std::uint32_t, const Op& op) {
         }
         for (std::uint32_t i = 0; i < b_registers; ++i) {
             const std::uint32_t row = pair + i * 8;
-            unpack<T>(get<std::uint32_t>(r, op.slots[4 + a_registers + i]), b[row][group],
-                      b[row + 1][group]);
+            double low, high;
+            unpack<T>(get<std::uint32_t>(r, op.slots[4 + a_registers + i]), low, high);
+            b[row][group] = low;
+            b[row + 1][group] = high;
         }
     }
-    double d[16][8] = {};
-    for (int row = 0; row < 16; ++row) {
-        for (int k = 0; k < kDepth; ++k) {
-            for (int column = 0; column < 8; ++column) d[row][column] += a[row][k] * b[k][column];
-        }
-    }
+    Row d[16];
+    add_products(a[0], b, d, kDepth);
     for (std::uint32_t lane = 0; lane < 32; ++lane) {
         std::uint64_t* r = block.registers(warp * 32 + lane);
         for (std::uint32_t i = 0; i < 4; ++i) {

@@ -135,6 +135,7 @@ class Builder {
         code_.function = &function;
         code_.initial.assign(function.registers.size() + 1, 0);
         sink_ = static_cast<std::uint32_t>(function.registers.size());
+        code_.first_constant = sink_ + 1;
     }
 
     KernelCode build() {
@@ -276,7 +277,8 @@ class Builder {
             }
         }
         op.slot_count = static_cast<std::uint16_t>(code_.slots.size() - before);
-        if (form.counted) {
+        op.counted = form.counted;
+        if (form.counted != 0) {
             op.memory_op = code_.memory_ops++;
             code_.memory_op_pc.push_back(static_cast<std::uint32_t>(code_.ops.size()));
         }

@@ -26,6 +26,7 @@ struct KernelCode {
     std::vector<Op> ops;  // one for each instruction, and an exit behind them
     std::vector<std::uint32_t> slots;
     std::vector<std::uint64_t> initial;  // of a thread's registers: constants after the real ones
+    std::uint32_t first_constant = 0;    // in initial
     std::vector<Special> specials;
     std::vector<ModuleWide> module_wide;
     std::uint32_t memory_ops = 0;

@@ -76,7 +76,7 @@ bool run(const Module& module,
         return false;
     }
     l.in_order = s.seed == 0;
-    l.random.seed(s.seed * 0x9e3779b97f4a7c15u + ++s.launches);
+    l.random.state = (s.seed << 32) ^ ++s.launches;
     if (s.next_serial + blocks < s.next_serial)
         throw std::runtime_error("gpu emulator: too many blocks");
     l.first_serial = s.next_serial;

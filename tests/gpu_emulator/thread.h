@@ -35,6 +35,7 @@ struct Op {
     bool guard_skips = false;
     bool negated = false;  // "!%p" of the predicate operand
     std::uint16_t slot_count = 0;
+    std::uint8_t counted = 0;           // Form::counted
     std::uint32_t mode = 0;             // Form::mode
     std::uint32_t target = 0;           // of a branch
     std::uint32_t memory_op = kNoSlot;  // number among the function's counted memory instructions
