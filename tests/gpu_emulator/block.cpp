@@ -275,10 +275,6 @@ bool Block::exit_thread(std::uint32_t index) {
     return true;
 }
 
-std::uint32_t Block::live_lanes(std::uint32_t warp) const {
-    return warps_[warp].exists & ~warps_[warp].exited;
-}
-
 bool Block::disagree(const Op& op, std::uint32_t warp, std::uint32_t mask, const Meeting& other) {
     if ((mask & other.arrived) == 0) return false;
     const std::uint32_t bit = 1u << (current_ % 32);
@@ -460,8 +456,9 @@ std::string Block::at(std::uint32_t pc, std::uint32_t serial, std::uint32_t thre
 }
 
 void Block::report_at(const std::string& kind, const std::string& text, std::uint32_t pc) {
-    if (!launch_.seen.insert({kind, {pc, pc}}).second) return;
-    report(kind + ": " + text + ": kernel " + launch_.name + ", " + at(pc, serial_, current_));
+    launch_.reported = true;
+    report_once(kind + launch_.name + program_.place(pc),
+                kind + ": " + text + ": kernel " + launch_.name + ", " + at(pc, serial_, current_));
 }
 
 void Block::report_between(const std::string& kind,
@@ -472,9 +469,10 @@ void Block::report_between(const std::string& kind,
                            std::uint32_t other_pc,
                            std::uint32_t other_serial,
                            std::uint32_t other_thread) {
-    if (!launch_.seen.insert({kind, {pc, other_pc}}).second) return;
-    report(kind + ": " + text + ": kernel " + launch_.name + ", " + at(pc, serial_, thread) +
-           ", and " + other_did + " " + at(other_pc, other_serial, other_thread));
+    launch_.reported = true;
+    report_once(kind + launch_.name + program_.place(pc) + program_.place(other_pc),
+                kind + ": " + text + ": kernel " + launch_.name + ", " + at(pc, serial_, thread) +
+                    ", and " + other_did + " " + at(other_pc, other_serial, other_thread));
 }
 
 }  // namespace gpu_emulator

@@ -32,6 +32,9 @@ struct Random {
     }
 };
 
+// Reports unless the same was reported since the last take_reports().
+void report_once(const std::string& key, const std::string& text);
+
 // What the blocks of a launch share.
 struct LaunchState {
     const KernelCode* program = nullptr;
@@ -39,7 +42,7 @@ struct LaunchState {
     std::vector<std::uint64_t> initial;  // registers, with the addresses of module-wide variables
     std::uint32_t first_serial = 1;
     std::vector<std::uint32_t> block_of_serial;  // in the order they ran
-    std::set<std::pair<std::string, std::pair<std::uint32_t, std::uint32_t>>> seen;  // reports
+    bool reported = false;
     std::string name;
     Random random;
     bool in_order = false;
@@ -60,7 +63,6 @@ class Block {
     }
     std::uint32_t pc_of(const Op& op) const { return std::uint32_t(&op - program_.ops.data()); }
     void set_jump(std::uint32_t pc) { jump_ = pc; }
-    std::uint32_t live_lanes(std::uint32_t warp) const;
     std::uint32_t thread_count() const { return threads_count_; }
 
     // Reads or writes bytes (a power of two up to 16) for the thread that runs. False: the launch stops.

@@ -356,9 +356,9 @@ bool Block::finish_copies(Copies& copies, std::uint32_t before_group) {
         std::uint8_t bytes[16] = {};
         for (std::uint32_t i = 0; i < copy.read;) {
             // A whole copy is one access; a short one goes by its bytes.
-            const std::uint32_t n = copy.read == copy.bytes    ? copy.bytes
-                                    : (copy.read - i) % 2 == 0 ? 2
-                                                               : 1;
+            const std::uint32_t n = copy.read == copy.bytes ? copy.bytes
+                                    : copy.read - i > 1     ? 2
+                                                            : 1;
             if (!load_global(copy.from + i, n, bytes + i, *copy.op)) return false;
             i += n;
         }

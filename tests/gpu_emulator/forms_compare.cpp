@@ -36,6 +36,7 @@ void add_comparison(FormTable& t, const std::string& name, const std::string& ty
     t.add("setp." + name + ".and." + type, Form{three, &setp<T, Compare, Combine::kAnd>});
     t.add("setp." + name + ".or." + type, Form{three, &setp<T, Compare, Combine::kOr>});
     t.add("setp." + name + ".xor." + type, Form{three, &setp<T, Compare, Combine::kXor>});
+    if (sizeof(T) < 4) return;
     t.add<std::uint32_t(T, T)>("set." + name + ".u32." + type,
                                [](T a, T b) { return Compare{}(a, b) ? 0xffffffffu : 0u; });
     t.add<float(T, T)>("set." + name + ".f32." + type,

@@ -45,7 +45,7 @@ Step unpack(Block&, std::uint64_t* r, const Op& op) {
 }  // namespace
 
 void add_control_forms(FormTable& t) {
-    for (const char* type : {"b16", "u16", "s16", "f16", "bf16"}) {
+    for (const char* type : {"b16", "u16", "s16"}) {
         t.add<std::uint16_t(std::uint16_t)>(std::string("mov.") + type,
                                             [](std::uint16_t a) { return a; });
     }
@@ -66,7 +66,6 @@ void add_control_forms(FormTable& t) {
     t.add("bra", Form{"L", &jump});
     t.add("bra.uni", Form{"L", &jump});
     t.add("brx.idx", Form{"w T", &indexed_jump});
-    t.add("brx.idx.uni", Form{"w T", &indexed_jump});
     t.add("ret", Form{"", &finish});
     t.add("ret.uni", Form{"", &finish});
     t.add("exit", Form{"", &finish});
@@ -78,7 +77,6 @@ void add_control_forms(FormTable& t) {
         t.add(fence, Form{"", &nothing});
     }
     t.add("nanosleep.u32", Form{"w", &nothing});
-    t.add("pragma", Form{"", &nothing});
 }
 
 }  // namespace gpu_emulator

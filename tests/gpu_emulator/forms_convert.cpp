@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <type_traits>
+#include <utility>
 
 #include "tests/gpu_emulator/floats.h"
 #include "tests/gpu_emulator/forms.h"
@@ -38,6 +39,9 @@ template <class To, class From>
 void add_integer(FormTable& t, const std::string& to, const std::string& from) {
     const std::string signature = std::string(1, wide_letter<To>()) + " = " + wide_letter<From>();
     t.add("cvt." + to + "." + from, Form{signature, &integer<To, From, false>});
+    using L = std::numeric_limits<To>;
+    using M = std::numeric_limits<From>;
+    if (std::cmp_less_equal(L::min(), M::min()) && std::cmp_less_equal(M::max(), L::max())) return;
     t.add("cvt.sat." + to + "." + from, Form{signature, &integer<To, From, true>});
 }
 
@@ -111,19 +115,19 @@ To float_to_integer(From v) {
     return static_cast<To>(x);
 }
 
-template <class To, class From, Round kRound>
-void add_float_to_integer(FormTable& t,
-                          const std::string& round,
-                          const std::string& to,
-                          const std::string& from) {
-    t.add<To(From)>(
-        "cvt." + round + "." + to + "." + from,
-        [](From v) { return float_to_integer<To, From, kRound, AsIs>(v); }, true);
-    if (from == "f32") {
-        t.add<To(From)>(
-            "cvt." + round + ".ftz." + to + "." + from,
-            [](From v) { return float_to_integer<To, From, kRound, Flushed>(v); }, true);
+// A signed result fills a wider register by its sign.
+template <class To>
+using Filled = std::conditional_t<std::is_signed_v<To>, std::int64_t, To>;
+
+template <class To, class From, Round kRound, class Read>
+Step to_integer(Block&, std::uint64_t* r, const Op& op) {
+    const From v = get<From>(r, op.slots[1]);
+    if constexpr (std::is_same_v<From, Half>) {
+        put(r, op.slots[0], Filled<To>(float_to_integer<To, float, kRound, Read>(widen(v))));
+    } else {
+        put(r, op.slots[0], Filled<To>(float_to_integer<To, From, kRound, Read>(v)));
     }
+    return Step::kNext;
 }
 
 template <class To>
@@ -131,11 +135,12 @@ void add_float_to(FormTable& t, const std::string& to) {
     for_each_round(
         [&](auto round, const std::string& name) {
             constexpr Round kRound = decltype(round)::value;
-            add_float_to_integer<To, float, kRound>(t, name, to, "f32");
-            add_float_to_integer<To, double, kRound>(t, name, to, "f64");
-            t.add<To(Half)>(
-                "cvt." + name + "." + to + ".f16",
-                [](Half v) { return float_to_integer<To, float, kRound, AsIs>(widen(v)); }, true);
+            const std::string start = "cvt." + name, d = std::string(1, wide_letter<To>()) + " = ";
+            t.add(start + "." + to + ".f32", Form{d + "w", &to_integer<To, float, kRound, AsIs>});
+            t.add(start + ".ftz." + to + ".f32",
+                  Form{d + "w", &to_integer<To, float, kRound, Flushed>});
+            t.add(start + "." + to + ".f64", Form{d + "l", &to_integer<To, double, kRound, AsIs>});
+            t.add(start + "." + to + ".f16", Form{d + "h", &to_integer<To, Half, kRound, AsIs>});
         },
         "rni", "rzi", "rmi", "rpi");
 }
@@ -164,6 +169,7 @@ void add_to_float(FormTable& t, const std::string& from) {
     if constexpr (sizeof(From) < 8) {
         t.add<Half(From)>(
             "cvt.rn.f16." + from, [](From v) { return narrow<Half>(double(v)); }, true);
+        if (sizeof(From) == 1) return;
         t.add<Bfloat16(From)>(
             "cvt.rn.bf16." + from, [](From v) { return narrow<Bfloat16>(double(v)); }, true);
     }

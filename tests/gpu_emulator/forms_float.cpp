@@ -52,6 +52,15 @@ float fma_down(float a, float b, float c) {
     return above ? std::nextafter(near, -std::numeric_limits<float>::infinity()) : near;
 }
 
+// x + y, where exact is the sum as directed() wants it: opposite numbers cancel to -0 downwards.
+template <class To>
+float directed_sum(float near, double exact, double x, double y) {
+    if (exact == 0 && std::is_same_v<To, Towards<-1>> && (std::signbit(x) || std::signbit(y))) {
+        return -0.0f;
+    }
+    return directed<To>(near, exact);
+}
+
 // The smaller or larger; a NaN counts as missing.
 template <class T>
 T lesser(T a, T b) {
@@ -79,20 +88,19 @@ void add_basic(FormTable& t, const std::string& suffix) {
     }
     t.add<Three>("fma.rn" + suffix,
                  [](float a, float b, float c) { return out(std::fma(S{}(a), S{}(b), S{}(c))); });
-    t.add<Three>("fma.rm" + suffix, [](float a, float b, float c) {
-        return out(fma_down(S{}(a), S{}(b), S{}(c)));
-    });
+    t.add<Three>("fma.rm" + suffix,
+                 [](float a, float b, float c) { return out(fma_down(S{}(a), S{}(b), S{}(c))); });
     t.add<Three>("mad.rn" + suffix,
                  [](float a, float b, float c) { return out(std::fma(S{}(a), S{}(b), S{}(c))); });
     auto add_directed = [&](auto direction, const std::string& round) {
         using To = decltype(direction);
         t.add<Two>("add" + round + suffix, [](float a, float b) {
             const float x = S{}(a), y = S{}(b);
-            return out(directed<To>(x + y, sum_to_odd(x, y)));
+            return out(directed_sum<To>(x + y, sum_to_odd(x, y), x, y));
         });
         t.add<Two>("sub" + round + suffix, [](float a, float b) {
             const float x = S{}(a), y = -S{}(b);
-            return out(directed<To>(x + y, sum_to_odd(x, y)));
+            return out(directed_sum<To>(x + y, sum_to_odd(x, y), x, y));
         });
         t.add<Two>("mul" + round + suffix, [](float a, float b) {
             const float x = S{}(a), y = S{}(b);
@@ -100,7 +108,8 @@ void add_basic(FormTable& t, const std::string& suffix) {
         });
         t.add<Three>("fma" + round + suffix, [](float a, float b, float c) {
             const float x = S{}(a), y = S{}(b), z = S{}(c);
-            return out(directed<To>(std::fma(x, y, z), sum_to_odd(double(x) * double(y), z)));
+            const double product = double(x) * double(y);
+            return out(directed_sum<To>(std::fma(x, y, z), sum_to_odd(product, z), product, z));
         });
     };
     add_directed(Towards<0>(), ".rz");

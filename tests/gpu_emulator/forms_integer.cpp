@@ -203,7 +203,7 @@ void add_integer_forms(FormTable& t) {
     add_extract<std::int64_t>(t, "s64");
     add_extract<std::uint64_t>(t, "u64");
     add_predicates(t);
-    for (const char* type : {"b16", "s16", "u16", "f16"}) add_select<std::uint16_t>(t, type);
+    for (const char* type : {"b16", "s16", "u16"}) add_select<std::uint16_t>(t, type);
     for (const char* type : {"b32", "s32", "u32", "f32"}) add_select<std::uint32_t>(t, type);
     for (const char* type : {"b64", "s64", "u64", "f64"}) add_select<std::uint64_t>(t, type);
     t.add("lop3.b32", Form{"w = w w w w", &Lop3::step});

@@ -89,7 +89,7 @@ void add_access(FormTable& t, const std::string& space, const std::string& type,
     for (const char* kind : kLoadKinds) {
         if (*kind != 0 && counted == 0) continue;
         for (const char* hint : kLoadHints) {
-            if (*hint != 0 && (*kind != 0 || !hints)) continue;
+            if (*hint != 0 && (*kind != 0 || !hints || space.empty())) continue;
             t.add("ld" + (kind + (space + hint)) + end,
                   Form{registers + " = a", &load<T, kCount, kSpace>, 0, counted});
         }
@@ -153,6 +153,13 @@ Step atomic(Block& block, std::uint64_t* r, const Op& op) {
 
 const char* const kAtomicKinds[] = {"", ".relaxed", ".relaxed.gpu", ".relaxed.cta"};
 
+struct Exchange {
+    template <class T>
+    T operator()(T, T b) const {
+        return b;
+    }
+};
+
 template <class T, class F>
 void add_atomic(FormTable& t, const std::string& end, F) {
     const std::string operand(1, size_letter<T>());
@@ -162,16 +169,18 @@ void add_atomic(FormTable& t, const std::string& end, F) {
         t.add("atom" + kind + ".global." + end, Form{with, &atomic<T, F, Space::kGlobal, true>});
         t.add("atom" + kind + "." + end, Form{with, &atomic<T, F, Space::kGlobal, true>});
         t.add("atom" + kind + ".shared." + end, Form{with, &atomic<T, F, Space::kShared, true>});
-        t.add("red" + kind + ".global." + end, Form{without, &atomic<T, F, Space::kGlobal, false>});
-        t.add("red" + kind + "." + end, Form{without, &atomic<T, F, Space::kGlobal, false>});
-        t.add("red" + kind + ".shared." + end, Form{without, &atomic<T, F, Space::kShared, false>});
+        if (!kind.empty() || std::is_same_v<F, Exchange> || std::is_invocable_v<F, T, T, T>)
+            continue;
+        t.add("red.global." + end, Form{without, &atomic<T, F, Space::kGlobal, false>});
+        t.add("red." + end, Form{without, &atomic<T, F, Space::kGlobal, false>});
+        t.add("red.shared." + end, Form{without, &atomic<T, F, Space::kShared, false>});
     }
 }
 
 template <class T>
 void add_atomic_integers(FormTable& t, const std::string& type) {
     using U = std::make_unsigned_t<T>;
-    add_atomic<T>(t, "add." + type, [](T a, T b) { return T(U(a) + U(b)); });
+    if (type != "s64") add_atomic<T>(t, "add." + type, [](T a, T b) { return T(U(a) + U(b)); });
     add_atomic<T>(t, "min." + type, [](T a, T b) { return std::min(a, b); });
     add_atomic<T>(t, "max." + type, [](T a, T b) { return std::max(a, b); });
     if (type == "u32") {
@@ -185,7 +194,7 @@ void add_atomic_bits(FormTable& t, const std::string& type) {
     add_atomic<T>(t, "and." + type, [](T a, T b) { return T(a & b); });
     add_atomic<T>(t, "or." + type, [](T a, T b) { return T(a | b); });
     add_atomic<T>(t, "xor." + type, [](T a, T b) { return T(a ^ b); });
-    add_atomic<T>(t, "exch." + type, [](T, T b) { return b; });
+    add_atomic<T>(t, "exch." + type, Exchange());
     add_atomic<T>(t, "cas." + type, [](T a, T compare, T b) { return a == compare ? b : a; });
 }
 

@@ -165,8 +165,9 @@ void add_reduce(FormTable& t, const std::string& end, F) {
     t.add("redux.sync." + end, Form{"w = w w", &masked<&reduce<T, F>>});
 }
 
+// Which other lanes run at the same time is never promised.
 Step activemask(Block& block, std::uint64_t* r, const Op& op) {
-    put(r, op.slots[0], block.live_lanes(block.thread() / 32));
+    put(r, op.slots[0], 1u << (block.thread() % 32));
     return Step::kNext;
 }
 

@@ -56,7 +56,6 @@ bool run(const Module& module,
          const Launch& launch,
          const std::vector<std::uint64_t>& module_wide) {
     State& s = state();
-    const std::size_t reports = report_count();
     const KernelCode& program = program_of(module, function);
     LaunchState l;
     l.program = &program;
@@ -93,7 +92,7 @@ bool run(const Module& module,
     Counters& counters = counters_of(l.name);
     l.counter.end_launch(counters, program);
     counters.instructions += l.instructions;
-    return report_count() == reports;
+    return !l.reported;
 }
 
 }  // namespace gpu_emulator

@@ -262,5 +262,44 @@ TEST(MachineCounters, CountBankConflictsAndSectors) {
     EXPECT_TRUE(take_reports().empty());
 }
 
+TEST(MachineCounters, CountConflictsOfMatrixRows) {
+    Buffers buffers;
+    reset_counters();
+    run_kernel(Kernel::kMatrix, buffers, 256, 32);
+    const Counters& n = counters().at("machine_test::matrix");
+    // Rows of 32 bytes: 8 of them fill the banks twice. Two ldmatrix.x4 are 8 requests; the 8 stores of 2
+    // bytes before have no conflict.
+    EXPECT_EQ(n.shared_requests, 16u);
+    EXPECT_EQ(n.shared_ideal, 16u);
+    EXPECT_EQ(n.shared_wavefronts, 8u + 2 * 8u);
+    std::uint64_t conflicts = 0;
+    for (const auto& [place, count] : n.conflicts_at) conflicts += count;
+    EXPECT_EQ(conflicts, 8u);
+}
+
+TEST(MachineCounters, CountAsynchronousCopies) {
+    Buffers buffers;
+    reset_counters();
+    run_kernel(Kernel::kZeroFill, buffers, 128);
+    const Counters& n = counters().at("machine_test::zero_fill");
+    // One cp.async of 32 lanes in quarters, and a load by each of 4 warps. Every fifth lane reads nothing.
+    EXPECT_EQ(n.shared_requests, 1u + 4);
+    EXPECT_EQ(n.shared_wavefronts, 4u + 4);
+    EXPECT_EQ(n.global_requests, 1u + 4);
+    EXPECT_EQ(n.global_sectors, 16u + 4 * 4);
+}
+
+TEST(Machine, ReportsAPlaceOnceUntilReportsAreTaken) {
+    Buffers buffers;
+    const Case faulty{buffers.in(), buffers.out(), 1};
+    set_seed(1);
+    EXPECT_FALSE(launch(Kernel::kWarpNeighbour, faulty, 1, 128, 0));
+    const std::size_t count = report_count();
+    EXPECT_GE(count, 1u);
+    launch(Kernel::kWarpNeighbour, faulty, 1, 128, 0);
+    EXPECT_EQ(report_count(), count);
+    EXPECT_EQ(take_reports().size(), count);
+}
+
 }  // namespace
 }  // namespace gpu_emulator

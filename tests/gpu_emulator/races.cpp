@@ -42,17 +42,32 @@ void Clocks::join(const std::vector<std::uint32_t>& threads,
     for (std::uint32_t s : sources) ++now_[s];
 }
 
+std::uint32_t Races::Pool::take() {
+    if (free.empty()) {
+        cells.emplace_back();
+        return static_cast<std::uint32_t>(cells.size() - 1);
+    }
+    const std::uint32_t number = free.back();
+    free.pop_back();
+    return number;
+}
+
+void Races::Pool::clear() {
+    cells.resize(1);
+    free.clear();
+}
+
 void Races::begin_launch(std::uint32_t first_block) {
     first_block_ = first_block;
     ++launch_epoch_;
-    global_cells_.resize(1);
+    global_cells_.clear();
 }
 
 void Races::begin_block(std::uint32_t block, std::uint32_t threads) {
     block_ = block;
     ++block_epoch_;
     clocks_.reset(threads);
-    shared_cells_.resize(1);
+    shared_cells_.clear();
     reads_.resize(1);
 }
 
@@ -134,7 +149,7 @@ Conflict Races::access(Chunk& chunk,
                        std::uint32_t thread,
                        std::uint32_t pc) {
     const std::uint32_t epoch = shared ? block_epoch_ : launch_epoch_;
-    std::vector<Eight>& pool = shared ? shared_cells_ : global_cells_;
+    Pool& pool = shared ? shared_cells_ : global_cells_;
     if (chunk.epoch != epoch) chunk = Chunk{epoch, 0, Cell()};
     Conflict conflict;
     if (bytes == 16 && chunk.split == 0) {
@@ -142,8 +157,9 @@ Conflict Races::access(Chunk& chunk,
         return conflict;
     }
     if (chunk.split == 0) {
-        pool.emplace_back();
-        pool.back().fill(chunk.whole);
+        const std::uint32_t number = pool.take();
+        Eight& copies = pool.cells[number];
+        copies.fill(chunk.whole);
         // A list of readers belongs to one cell: the copies start their own.
         const std::uint32_t first = chunk.whole.read_block == block_ ? chunk.whole.more_reads : 0;
         for (std::size_t c = 1; c < 8 && first != 0; ++c) {
@@ -154,15 +170,16 @@ Conflict Races::access(Chunk& chunk,
                 reads_.push_back(read);
                 copied = static_cast<std::uint32_t>(reads_.size() - 1);
             }
-            pool.back()[c].more_reads = copied;
+            copies[c].more_reads = copied;
         }
-        chunk.split = static_cast<std::uint32_t>(pool.size() - 1);
+        chunk.split = number;
     }
-    Eight& cells = pool[chunk.split];
+    Eight& cells = pool.cells[chunk.split];
     const std::uint32_t first = in_chunk / 2, last = (in_chunk + bytes - 1) / 2;
     for (std::uint32_t i = first; i <= last; ++i) touch(cells[i], access, thread, pc, conflict);
     if (bytes == 16 && access != Access::kRead) {  // all alike again
         chunk.whole = cells[0];
+        pool.free.push_back(chunk.split);
         chunk.split = 0;
     }
     return conflict;

@@ -85,7 +85,14 @@ class Races {
     std::uint32_t first_block_ = 1, block_ = 1;
     std::uint32_t launch_epoch_ = 0, block_epoch_ = 0;
     std::vector<Read> reads_;
-    std::vector<Eight> shared_cells_, global_cells_;
+    // The cells of split chunks, by number; 0 is no chunk's.
+    struct Pool {
+        std::vector<Eight> cells{1};
+        std::vector<std::uint32_t> free;
+        std::uint32_t take();
+        void clear();
+    };
+    Pool shared_cells_, global_cells_;
 };
 
 }  // namespace gpu_emulator

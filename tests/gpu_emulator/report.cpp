@@ -3,9 +3,10 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <set>
 #include <utility>
 
-#include "tests/gpu_emulator/machine.h"
+#include "tests/gpu_emulator/block.h"
 
 namespace gpu_emulator {
 namespace {
@@ -13,6 +14,11 @@ namespace {
 std::vector<std::string>& pending() {
     static auto* reports = new std::vector<std::string>;
     return *reports;
+}
+
+std::set<std::string>& told() {
+    static auto* keys = new std::set<std::string>;
+    return *keys;
 }
 
 // Runs after main(): whatever status the program wanted, one that passed with reports has failed.
@@ -36,8 +42,15 @@ void report(const std::string& text) {
     std::fprintf(stderr, "%s\n", pending().back().c_str());
 }
 
+void report_once(const std::string& key, const std::string& text) {
+    if (told().insert(key).second) report(text);
+}
+
 std::size_t report_count() { return pending().size(); }
 
-std::vector<std::string> take_reports() { return std::exchange(pending(), {}); }
+std::vector<std::string> take_reports() {
+    told().clear();
+    return std::exchange(pending(), {});
+}
 
 }  // namespace gpu_emulator
