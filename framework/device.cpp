@@ -8,4 +8,6 @@ int device_count(Device device) { return device == Device::kCpu ? 1 : cuda::devi
 
 std::string why_no_cuda() { return cuda::why_not(); }
 
+GpuDescription describe_gpu() { return cuda::describe(); }
+
 }  // namespace evenkeel

@@ -16,4 +16,12 @@ int device_count(Device device);
 // too old for this build, a GPU older than sm_80.
 std::string why_no_cuda();
 
+// The current GPU, for reports. Throws like a CUDA tensor where there is none.
+struct GpuDescription {
+    std::string name;
+    std::string driver;  // its version where the system tells it, and the CUDA version it supports
+    int multiprocessors = 0;
+};
+GpuDescription describe_gpu();
+
 }  // namespace evenkeel

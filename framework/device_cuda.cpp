@@ -3,6 +3,7 @@
 #include <cxxabi.h>
 
 #include <cstdlib>
+#include <fstream>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -141,6 +142,21 @@ void allow_shared_memory(const char* op, const void* kernel, std::size_t bytes) 
 int device_count() { return survey().usable; }
 
 std::string why_not() { return survey().why_not; }
+
+GpuDescription describe() {
+    constexpr const char* kOp = "describe_gpu";
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, current_device(kOp)), kOp,
+          "cudaGetDeviceProperties");
+    int supported = 0;
+    check(cudaDriverGetVersion(&supported), kOp, "cudaDriverGetVersion");
+    std::string driver = concat("CUDA ", version_text(supported));
+    std::string version;
+    if (std::ifstream("/sys/module/nvidia/version") >> version) {
+        driver = concat(version, " (", driver, ")");
+    }
+    return {properties.name, driver, properties.multiProcessorCount};
+}
 
 void check(cudaError_t error, const char* op, const char* call) {
     if (error == cudaSuccess) [[likely]]

@@ -14,6 +14,7 @@ namespace evenkeel::cuda {
 
 int device_count();
 std::string why_not();
+GpuDescription describe();
 
 struct Allocation {
     std::byte* data = nullptr;

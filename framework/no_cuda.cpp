@@ -34,6 +34,7 @@ namespace cuda {
 
 int device_count() { return 0; }
 std::string why_not() { return "this build has no CUDA back end"; }
+GpuDescription describe() { throw_not_built("describe_gpu"); }
 
 Allocation allocate(std::size_t) { throw_not_built("Buffer"); }
 void release(const Allocation&) noexcept {}
