@@ -16,28 +16,27 @@
 
 namespace evenkeel {
 namespace bench {
-namespace {
 
-double seconds_of(const std::function<void()>& body, int calls) {
+double seconds_of(const Body& body, int calls) {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < calls; ++i) body();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
 }
 
-}  // namespace
-
-std::vector<std::vector<double>> time_in_turn(const std::vector<std::function<void()>>& bodies,
-                                              int rounds,
-                                              double seconds) {
+Times time_in_turn(const std::vector<Body>& bodies,
+                   int rounds,
+                   double seconds,
+                   double (*timer)(const Body&, int)) {
     std::vector<int> calls;
-    for (const auto& body : bodies) {
+    for (const Body& body : bodies) {
         body();
-        calls.push_back(std::max(1, static_cast<int>(seconds / seconds_of(body, 1))));
+        const double once = std::max(timer(body, 1), 1e-9);
+        calls.push_back(static_cast<int>(std::clamp(seconds / once, 1.0, 1e6)));
     }
-    std::vector<std::vector<double>> times(bodies.size());
+    Times times(bodies.size());
     for (int round = 0; round < rounds; ++round) {
         for (std::size_t i = 0; i < bodies.size(); ++i) {
-            times[i].push_back(seconds_of(bodies[i], calls[i]));
+            times[i].push_back(timer(bodies[i], calls[i]));
         }
     }
     return times;
@@ -72,13 +71,21 @@ constexpr struct {
 };
 constexpr const char* kRanks = "ranks";
 
-std::string percent(double ratio) { return format("%.1f %%", 100.0 * ratio); }
+constexpr struct {
+    const char* name;
+    Lines (*measure)(const bench::GpuBench&);
+} kGpu[] = {{"norm", bench::measure_gpu_norm}, {"attention", bench::measure_gpu_attention}};
+
+std::string percent(double ratio) {
+    return format(std::abs(ratio) < 0.01 ? "%.2f %%" : "%.1f %%", 100.0 * ratio);
+}
 
 void print(const Lines& lines) {
     for (const bench::Line& line : lines) {
         std::cout << "  " << std::left << std::setw(44) << line.name << std::right << std::setw(9)
                   << format(std::abs(line.value) < 10.0 ? "%.2f" : "%.1f", line.value) << " "
                   << std::left << std::setw(8) << line.unit << std::right;
+        if (line.best > 0.0) std::cout << format("best %8.1f", line.best);
         for (const bench::Share& share : line.shares) {
             std::cout << std::setw(9) << percent(share.ratio) << " " << share.of;
             if (share.goal > 0.0) {
@@ -99,8 +106,10 @@ Json to_json(const Lines& lines) {
             if (share.goal > 0.0) item[share.at_most ? "goal_at_most" : "goal"] = share.goal;
             shares.push_back(item);
         }
-        out.push_back(
-            {{"name", line.name}, {"value", line.value}, {"unit", line.unit}, {"shares", shares}});
+        Json item = {{"name", line.name}, {"value", line.value}, {"unit", line.unit}};
+        if (line.best > 0.0) item["best"] = line.best;
+        item["shares"] = shares;
+        out.push_back(item);
     }
     return out;
 }
@@ -123,6 +132,35 @@ std::vector<std::string> chosen_names(const BenchCommand& command, int ranks) {
     return {kRanks};
 }
 
+void run_bench_on_gpu(const BenchCommand& command, const Communicator& world) {
+    EVENKEEL_CHECK_CODE(world.size() == 1, ErrorCode::kConfig, "bench", "--device cuda: got ",
+                        world.size(), " ranks, want 1; start it without mpirun");
+    for (const std::string& name : command.only) {
+        EVENKEEL_CHECK_CODE(std::any_of(std::begin(kGpu), std::end(kGpu),
+                                        [&](const auto& entry) { return name == entry.name; }),
+                            ErrorCode::kConfig, "bench", "--only ", name,
+                            ": measured with --device cpu only; want norm or attention");
+    }
+    const std::string why = why_no_cuda();
+    EVENKEEL_CHECK_CODE(why.empty(), ErrorCode::kCuda, "bench", "--device cuda: ", why);
+    const GpuDescription gpu = describe_gpu();
+    Json results = {{"device", {{"name", gpu.name}, {"driver", gpu.driver}}}};
+    if (!command.json) std::cout << gpu.name << ", driver " << gpu.driver << "\n";
+    for (const auto& entry : kGpu) {
+        const auto& only = command.only;
+        if (!only.empty() && std::find(only.begin(), only.end(), entry.name) == only.end())
+            continue;
+        if (!command.json) std::cout << entry.name << std::endl;
+        const Lines lines = entry.measure({});
+        if (command.json) {
+            results[entry.name] = to_json(lines);
+        } else {
+            print(lines);
+        }
+    }
+    if (command.json) std::cout << results.dump(2) << "\n";
+}
+
 }  // namespace
 
 std::vector<std::string> bench_names() {
@@ -133,6 +171,7 @@ std::vector<std::string> bench_names() {
 }
 
 void run_bench(const BenchCommand& command, Communicator& world) {
+    if (command.device == Device::kCuda) return run_bench_on_gpu(command, world);
     const bool speaks = world.rank() == 0;
     Json results = Json::object();
     const std::vector<std::string> names = chosen_names(command, world.size());

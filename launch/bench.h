@@ -1,11 +1,17 @@
 // What the measurements of `evenkeel bench` share. A machine's speed drifts, so everything that is
-// divided by one another is timed in turn, round by round, and the median of the rounds' ratios is shown.
+// divided by one another is timed in turn, round by round, and the median of the rounds' ratios is
+// shown.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "framework/tensor.h"
+#include "model/model_config.h"
 #include "parallel/communicator.h"
 
 namespace evenkeel::bench {
@@ -22,19 +28,30 @@ struct Line {
     double value = 0.0;
     std::string unit;  // "GFLOP/s", "GB/s", "ms", "MiB"
     std::vector<Share> shares;
+    double best =
+        0.0;  // the fastest round's value, where `value` is the median round's; 0: not told
 };
 using Lines = std::vector<Line>;
 
-// Seconds of one call, [body][round]. Each body runs once unmeasured, then in every round as often as
-// fills `seconds`.
-std::vector<std::vector<double>> time_in_turn(const std::vector<std::function<void()>>& bodies,
-                                              int rounds,
-                                              double seconds = 0.05);
+using Body = std::function<void()>;
+using Times = std::vector<std::vector<double>>;  // seconds of one call, [body][round]
+
+// Seconds of one of `calls` calls in a row, by the clock on the wall.
+double seconds_of(const Body& body, int calls);
+// Each body runs once unmeasured, then in every round as often as fills `seconds` by that timer.
+Times time_in_turn(const std::vector<Body>& bodies,
+                   int rounds,
+                   double seconds = 0.05,
+                   double (*timer)(const Body&, int) = seconds_of);
 double median(std::vector<double> values);
 // Median over rounds of a / b.
 double median_ratio(const std::vector<double>& a, const std::vector<double>& b);
 
-// A square product of the machine's matrix library, the yardstick: oneDNN called directly, bf16 or fp32.
+// Normal numbers, the first thousand repeated: only the time counts.
+Tensor random_tensor(const Shape& shape, DType dtype, std::string_view name);
+
+// A square product of the machine's matrix library, the yardstick: oneDNN called directly, bf16 or
+// fp32.
 class YardstickGemm {
   public:
     explicit YardstickGemm(bool bf16);
@@ -52,6 +69,19 @@ Lines measure_attention();
 Lines measure_norm();
 Lines measure_memory();
 Lines measure_step();
+// What telemetry and QK-norm add to a step of training that model; `step` does one.
+Lines measure_costs(const ModelConfig& config,
+                    std::int64_t batch,
+                    std::int64_t tokens,
+                    const Body& step);
+// What is measured on a GPU. Sequences of tokens / 8, / 4, / 2 and 1.
+struct GpuBench {
+    std::int64_t tokens = 16384, heads = 32, kv_heads = 8;
+    int rounds = 15;
+    double seconds = 0.01;  // of one body in one round
+};
+Lines measure_gpu_norm(const GpuBench& size);
+Lines measure_gpu_attention(const GpuBench& size);
 // Two ranks against one rank with two threads; collective over two ranks. Rank 0 has the result.
 Lines measure_ranks(Communicator& world);
 

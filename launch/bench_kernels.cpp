@@ -20,18 +20,6 @@ constexpr int kRounds = 7;
 constexpr std::int64_t kYardstick = 1536;  // rows, columns and depth
 constexpr double kGiga = 1e9;
 
-Tensor random(const Shape& shape, DType dtype, std::string_view name) {
-    const Tensor x = Tensor::uninitialized(shape, DType::kFloat32);
-    const CounterRng rng(1, purpose(name));
-    auto* data = x.data<float>();
-    // A thousand numbers, repeated: only the time counts.
-    for (std::int64_t i = 0; i < x.numel(); ++i) {
-        data[i] = i < 1009 ? static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)))
-                           : data[i - 1009];
-    }
-    return x.to(dtype);
-}
-
 struct AttentionCase {
     std::int64_t head_dim, tokens, heads, kv_heads;
 
@@ -51,15 +39,15 @@ struct AttentionTensors {
     AttentionTensors(const AttentionCase& c, bool backward) {
         const Shape query = {1, c.tokens, c.heads, c.head_dim};
         const Shape key = {1, c.tokens, c.kv_heads, c.head_dim};
-        q = random(query, DType::kBFloat16, "q");
-        k = random(key, DType::kBFloat16, "k");
-        v = random(key, DType::kBFloat16, "v");
+        q = random_tensor(query, DType::kBFloat16, "q");
+        k = random_tensor(key, DType::kBFloat16, "k");
+        v = random_tensor(key, DType::kBFloat16, "v");
         out = Tensor::uninitialized(query, DType::kBFloat16);
         lse = Tensor::uninitialized({1, c.heads, c.tokens}, DType::kFloat32);
         stats.max_logit = Tensor::uninitialized({c.heads}, DType::kFloat32);
         stats.entropy = Tensor::uninitialized({c.heads}, DType::kFloat32);
         if (!backward) return;
-        dout = random(query, DType::kBFloat16, "dout");
+        dout = random_tensor(query, DType::kBFloat16, "dout");
         dq = Tensor::uninitialized(query, DType::kBFloat16);
         dk = Tensor::uninitialized(key, DType::kBFloat16);
         dv = Tensor::uninitialized(key, DType::kBFloat16);
@@ -115,6 +103,18 @@ void copy(const Tensor& from, const Tensor& to) {
 
 }  // namespace
 
+Tensor random_tensor(const Shape& shape, DType dtype, std::string_view name) {
+    const Tensor x = Tensor::uninitialized(shape, DType::kFloat32);
+    const CounterRng rng(1, purpose(name));
+    auto* data = x.data<float>();
+    // A thousand numbers, repeated: only the time counts.
+    for (std::int64_t i = 0; i < x.numel(); ++i) {
+        data[i] = i < 1009 ? static_cast<float>(rng.normal(static_cast<std::uint64_t>(i)))
+                           : data[i - 1009];
+    }
+    return x.to(dtype);
+}
+
 struct YardstickGemm::State {
     dnnl::engine engine{dnnl::engine::kind::cpu, 0};
     dnnl::stream stream{engine};
@@ -156,7 +156,8 @@ double YardstickGemm::flops() const { return 2.0 * kYardstick * kYardstick * kYa
 Lines measure_gemm() {
     const YardstickGemm bf16(true), fp32(false);
     const Shape size = {kYardstick, kYardstick};
-    const Tensor a = random(size, DType::kBFloat16, "a"), b = random(size, DType::kBFloat16, "b");
+    const Tensor a = random_tensor(size, DType::kBFloat16, "a"),
+                 b = random_tensor(size, DType::kBFloat16, "b");
     const Tensor c = Tensor::uninitialized(size, DType::kBFloat16);
     const auto times =
         time_in_turn({[&] { bf16.run(); }, [&] { fp32.run(); }, [&] { gemm(a, b, c); }}, kRounds);
@@ -181,8 +182,8 @@ Lines measure_attention() {
 Lines measure_norm() {
     const std::int64_t tokens = 16384, heads = 16, width = 64;
     const Shape shape = {1, tokens, heads, width};
-    const Tensor x = random(shape, DType::kBFloat16, "x");
-    const Tensor dy = random(shape, DType::kBFloat16, "dy");
+    const Tensor x = random_tensor(shape, DType::kBFloat16, "x");
+    const Tensor dy = random_tensor(shape, DType::kBFloat16, "dy");
     const Tensor y = Tensor::zeros(shape, DType::kBFloat16);
     const Tensor gain = Tensor::full({heads, width}, 1.0f, DType::kFloat32);
     const Tensor dgain = Tensor::zeros({heads, width}, DType::kFloat32);

@@ -1,8 +1,7 @@
-// Whole training steps: against matrix products, without telemetry, without QK-norm, on two ranks.
+// Whole training steps: against matrix products, and on two ranks against one.
 #include <omp.h>
 #include <sched.h>
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -73,7 +72,7 @@ int cores_of_this_process() {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-double seconds_of(Stepper& stepper) {
+double seconds_of_step(Stepper& stepper) {
     const auto start = std::chrono::steady_clock::now();
     stepper.step();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -84,33 +83,21 @@ double seconds_of(Stepper& stepper) {
 Lines measure_step() {
     const auto world = make_single_communicator();
     const ProcessGrid grid(*world, {});
-    ModelConfig quiet = step_config(), plain = step_config();
-    quiet.telemetry = false;
-    plain.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
-    Stepper full(grid, step_config()), without_telemetry(grid, quiet), without_norm(grid, plain);
+    const ModelConfig config = step_config();
+    Stepper full(grid, config);
     const YardstickGemm bf16(true), fp32(false);
     const auto times =
-        time_in_turn({[&] { full.step(); }, [&] { without_telemetry.step(); },
-                      [&] { without_norm.step(); }, [&] { bf16.run(); }, [&] { fp32.run(); }},
-                     7, 0.2);
+        time_in_turn({[&] { full.step(); }, [&] { bf16.run(); }, [&] { fp32.run(); }}, 7, 0.2);
     const double flops = full.flops();
-    // Differences of a few percent drown in a busy machine's rounds; the fastest ones show them.
-    const auto fastest = [&](std::size_t i) {
-        return *std::min_element(times[i].begin(), times[i].end());
-    };
-    const double telemetry = fastest(0) / fastest(1) - 1.0;
-    const double norm = fastest(0) / fastest(2) - 1.0;
-    const double seconds = median(times[0]);
-    return {{step_name("training step"),
-             flops / seconds / 1e9,
-             "GFLOP/s",
-             {{flops / bf16.flops() * median_ratio(times[3], times[0]), "of bf16 GEMM", 0.50},
-              {flops / fp32.flops() * median_ratio(times[4], times[0]), "of fp32 GEMM"}}},
-            {"telemetry costs",
-             1e3 * seconds * telemetry,
-             "ms",
-             {{telemetry, "of a step", 0.02, true}}},
-            {"QK-norm costs", 1e3 * seconds * norm, "ms", {{norm, "of a step", 0.03, true}}}};
+    Lines lines = {
+        {step_name("training step"),
+         flops / median(times[0]) / 1e9,
+         "GFLOP/s",
+         {{flops / bf16.flops() * median_ratio(times[1], times[0]), "of bf16 GEMM", 0.50},
+          {flops / fp32.flops() * median_ratio(times[2], times[0]), "of fp32 GEMM"}}}};
+    for (const Line& cost : measure_costs(config, kBatch, kTokens, [&] { full.step(); }))
+        lines.push_back(cost);
+    return lines;
 }
 
 Lines measure_ranks(Communicator& world) {
@@ -140,7 +127,7 @@ Lines measure_ranks(Communicator& world) {
         if (measures) {
             omp_set_num_threads(2);
             std::vector<double> times;
-            for (int i = 0; i < kSteps; ++i) times.push_back(seconds_of(*one));
+            for (int i = 0; i < kSteps; ++i) times.push_back(seconds_of_step(*one));
             if (counts) one_times.push_back(median(times));
         } else {
             // Waiting in a barrier would take the core that rank 0's second thread needs.
@@ -151,7 +138,7 @@ Lines measure_ranks(Communicator& world) {
         one_seconds = world.all_reduce_scalar(measures ? took : 0.0, ReduceOp::kMax);
         omp_set_num_threads(1);
         std::vector<double> times;
-        for (int i = 0; i < kSteps; ++i) times.push_back(seconds_of(two));
+        for (int i = 0; i < kSteps; ++i) times.push_back(seconds_of_step(two));
         if (counts) two_times.push_back(median(times));
     }
     if (!measures) return {};

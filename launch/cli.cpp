@@ -140,19 +140,32 @@ void add_report(CLI::App& program, ReportCommand& command, Choice& choice) {
     });
 }
 
-void add_bench(CLI::App& program, BenchCommand& command, Choice& choice) {
+void add_bench(CLI::App& program, BenchCommand& command, std::string& device, Choice& choice) {
     CLI::App& app = *program.add_subcommand(
         "bench", "Measure this machine and the kernels, as ratios taken in one run");
     app.add_option("--only", command.only, "Measure only this (repeatable)")
         ->check(CLI::IsMember(bench_names()))
         ->allow_extra_args(false);
+    app.add_option("--device", device, "Where to measure: cpu or cuda (norm and attention only)")
+        ->capture_default_str()
+        ->check(CLI::IsMember({name_of(Device::kCpu), name_of(Device::kCuda)}));
     app.add_flag("--json", command.json, "Print JSON");
     app.footer(
         "Examples:\n"
         "  evenkeel bench\n"
         "  evenkeel bench --only gemm --only attention --json\n"
-        "  mpirun -np 2 --bind-to none evenkeel bench --only ranks");
-    app.callback([&] { choice.run = [&](Communicator& world) { run_bench(command, world); }; });
+        "  evenkeel bench --device cuda --json\n"
+        "  mpirun -np 2 --bind-to none evenkeel bench --only ranks\n\n"
+        "JSON: {MEASUREMENT: [{name, value, unit, best, shares: [{ratio, of, goal, "
+        "goal_at_most}]}]}.\n"
+        "value is of the median round, best of the fastest one (GPU only); shares are fractions of "
+        "what \"of\"\n"
+        "says; a share has goal, goal_at_most or neither. With --device cuda there is also device: "
+        "{name, driver}.");
+    app.callback([&] {
+        command.device = device == name_of(Device::kCuda) ? Device::kCuda : Device::kCpu;
+        choice.run = [&](Communicator& world) { run_bench(command, world); };
+    });
 }
 
 // A training step frees and takes the same memory over and over. By default the C library gives large
@@ -180,12 +193,13 @@ int run_program(int argc, char** argv, MpiSession& session) {
     ReportCommand report;
     BenchCommand bench;
     bool table = false;
+    std::string device = name_of(bench.device);
     add_train(program, train, choice, table);
     add_eval(program, eval, choice);
     add_sample(program, sample, choice);
     add_inspect(program, inspect, choice);
     add_report(program, report, choice);
-    add_bench(program, bench, choice);
+    add_bench(program, bench, device, choice);
 
     const bool speaks = session.world().rank() == 0;
     try {

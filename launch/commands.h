@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/device.h"
 #include "parallel/communicator.h"
 
 namespace evenkeel {
@@ -49,6 +50,7 @@ void run_report(const ReportCommand& command);
 
 struct BenchCommand {
     std::vector<std::string> only;  // names of measurements; empty: all
+    Device device = Device::kCpu;
     bool json = false;
 };
 void run_bench(const BenchCommand& command, Communicator& world);

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/checkpoint.h"
+#include "framework/device.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::test {
@@ -55,6 +56,19 @@ TEST(CliTest, BadUsageIsStatusTwo) {
     EXPECT_EQ(run_evenkeel("train").status, 2);
     EXPECT_EQ(run_evenkeel("eval --nonsense x").status, 2);
     EXPECT_EQ(run_evenkeel("bench --only nonsense").status, 2);
+}
+
+TEST(CliTest, BenchRefusesADeviceItDoesNotKnowOrMeasure) {
+    expect_refusal(run_evenkeel("bench --device gpu"), {2, {"--device", "gpu", "cuda"}});
+    expect_refusal(run_evenkeel("bench --device cuda --only step"),
+                   {2, {"--device", "--only step", "norm", "attention"}});
+}
+
+TEST(CliTest, BenchOnCudaSaysWhyThereIsNone) {
+    const std::string why = why_no_cuda();
+    if (why.empty()) GTEST_SKIP() << "there is a GPU";
+    expect_refusal(run_evenkeel("bench --device cuda"), {1, {"--device cuda", why}});
+    expect_refusal(run_evenkeel("bench --device cuda --only norm --json"), {1, {why}});
 }
 
 TEST(CliTest, MisspeltCommandIsNamed) {
