@@ -177,6 +177,33 @@ TEST_P(QkNormRopeDevice, PositionsFarOutChooseTheirAngle) {
     }
 }
 
+// Sequences and tokens that do not follow each other in memory, read and written in different places.
+TEST_P(QkNormRopeDevice, PartsOfLongerSequencesKeepTheirPlace) {
+    const Tensor longer = gaussian({2, 12, 3, 64}, dtype(), 1);
+    const Tensor gain = on(device(), gaussian({3, 64}, kFp32, 2));
+    const RopeTable table = on(device(), make_rope_table({}, 64, 0, 7));
+    const auto rstd = [&] { return on(device(), poisoned({2, 7, 3}, kFp32)); };
+
+    const Tensor x = on(device(), longer).slice(1, 3, 10);
+    const Tensor around = on(device(), poisoned(longer.shape(), dtype()));
+    qk_norm_rope_forward(x, gain, table, {}, {}, around.slice(1, 5, 12), rstd());
+    const Tensor packed = on(device(), longer.slice(1, 3, 10).contiguous());
+    const Tensor want = on(device(), poisoned(packed.shape(), dtype()));
+    qk_norm_rope_forward(packed, gain, table, {}, {}, want, rstd());
+    EXPECT_TRUE(same_bits(on_cpu(around).slice(1, 5, 12), on_cpu(want)));
+    EXPECT_TRUE(same_bits(on_cpu(around).slice(1, 0, 5), poisoned({2, 5, 3, 64}, dtype())));
+
+    const Tensor dy = on(device(), gaussian(longer.shape(), dtype(), 3)).slice(1, 0, 7);
+    const Tensor dgain = on(device(), Tensor::zeros({3, 64}, kFp32));
+    const Tensor want_dgain = on(device(), Tensor::zeros({3, 64}, kFp32));
+    const Tensor ones = on(device(), Tensor::full({2, 7, 3}, 1.0f, kFp32));
+    qk_norm_rope_backward(dy, x, gain, ones, table, {}, {}, around.slice(1, 5, 12), dgain);
+    qk_norm_rope_backward(dy.contiguous(), packed, gain, ones, table, {}, {}, want, want_dgain);
+    EXPECT_TRUE(same_bits(on_cpu(around).slice(1, 5, 12), on_cpu(want)));
+    EXPECT_TRUE(same_bits(on_cpu(around).slice(1, 0, 5), poisoned({2, 5, 3, 64}, dtype())));
+    EXPECT_TRUE(same_bits(on_cpu(dgain), on_cpu(want_dgain)));
+}
+
 // The two parts do not feel each other, nor how they are called.
 TEST_P(QkNormRopeDevice, OneCallGivesTheBitsOfTwo) {
     JointCase c = small_case(7, 3);
