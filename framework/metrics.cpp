@@ -10,9 +10,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <stdexcept>
 
 #include "framework/checkpoint.h"
 #include "framework/error.h"
+#include "framework/log.h"
 #include "framework/tensorboard.h"
 
 namespace evenkeel {
@@ -170,14 +172,17 @@ std::vector<MetricRecord> read_metrics(const std::string& path) {
     const std::string text = read_file(path);
     std::vector<MetricRecord> records;
     std::size_t begin = 0, number = 1;
-    for (std::size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
+    for (std::size_t end; begin < text.size(); begin = end + 1, ++number) {
+        end = std::min(text.find('\n', begin), text.size());
         try {
+            if (end == text.size()) throw std::runtime_error("the line has no end");
             records.push_back(to_record(text.substr(begin, end - begin)));
         } catch (const std::exception& e) {
-            throw_error(ErrorCode::kIo, "metrics",
-                        concat(path, ":", number, ": not a record: ", e.what()));
+            const std::string what = concat(path, ":", number, ": not a record: ", e.what());
+            const bool is_last = end + 1 >= text.size();
+            EVENKEEL_CHECK_CODE(is_last, ErrorCode::kIo, "metrics", what);
+            log_warning(concat("[metrics] ", what, "; an interrupted run left it, it is dropped"));
         }
-        ++number;
     }
     return records;
 }

@@ -44,8 +44,8 @@ class MetricWriter {
 // same name or a table's size is wrong.
 std::string to_json_line(const MetricRecord& record);
 
-// All records of a metrics.jsonl; throws kIo naming file and line. A last line without its end is
-// unfinished and left out.
+// All records of a metrics.jsonl; throws kIo naming file and line. A last line that is unfinished or no
+// record is what an interrupted run leaves: it is left out, with a warning.
 std::vector<MetricRecord> read_metrics(const std::string& path);
 
 }  // namespace evenkeel

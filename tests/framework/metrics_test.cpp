@@ -98,7 +98,8 @@ TEST(MetricsTest, ReadingNamesFileAndLine) {
     for (const char* line : {"{", "[]", "{}", "3", R"({"step":"x"})", R"({"step":1,"loss":"x"})",
                              R"({"step":1,"t":[[1],[1,2]]})", R"({"step":1,"t":[1]})",
                              R"({"step":1,"loss":null})", "\xff", ""}) {
-        write_file_atomically(path, R"({"step":0})" + std::string("\n") + line + "\n");
+        write_file_atomically(
+            path, R"({"step":0})" + std::string("\n") + line + "\n" + R"({"step":2})" + "\n");
         EXPECT_FAULT(message_of([&] { read_metrics(path); }, ErrorCode::kIo), path + ":2: ");
     }
     EXPECT_FAULT(message_of([] { read_metrics("/nonexistent"); }, ErrorCode::kIo), "/nonexistent");
@@ -132,6 +133,23 @@ TEST(MetricsTest, ResumeDropsLaterRecordsAndATornLine) {
     EXPECT_EQ(read_file(path), whole) << "as if it had never stopped";
     MetricWriter(directory.path(), 0);
     EXPECT_EQ(read_file(path), "");
+}
+
+TEST(MetricsTest, ALastLineOfGarbageIsDroppedWithAWarningThatNamesIt) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("metrics.jsonl");
+    MetricWriter(directory.path()).write(record_of(1));
+    const std::string whole = read_file(path);
+    for (const std::string& garbage :
+         {std::string("{\"step\":2,\"lo"), std::string("{\"step\":2,\n"), std::string(7, '\0'),
+          std::string("\0\0\n", 3)}) {
+        std::ofstream(path, std::ios::binary) << whole << garbage;
+        ::testing::internal::CaptureStderr();
+        MetricWriter(directory.path(), 2).write(record_of(2));
+        const std::string said = ::testing::internal::GetCapturedStderr();
+        EXPECT_NE(said.find(path + ":2"), std::string::npos) << said;
+        EXPECT_EQ(read_metrics(path).size(), 2u);
+    }
 }
 
 TEST(MetricsTest, ResumeWithoutAnEarlierFileStartsOne) {
