@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <utility>
 
 namespace gpu_emulator {
 namespace {
@@ -341,7 +342,7 @@ void Block::join_lanes(std::uint32_t warp, std::uint32_t lanes) {
     if (threads.size() == threads_count_) {
         races_.clocks().join_all();
     } else {
-        races_.clocks().join(threads, threads);
+        races_.clocks().join(threads);
     }
 }
 
@@ -381,14 +382,15 @@ Step Block::barrier(const Op& op,
         return stop();
     }
     // The lanes of a warp must come to one barrier together.
-    for (std::uint32_t t : b.waiting) {
-        if (t / 32 != current_ / 32 || threads_[t].pc == pc) continue;
+    std::uint32_t& lane = b.lane[current_ / 32];
+    if (lane != 0 && threads_[lane - 1].pc != pc) {
         report_between("divergence", "lanes of one warp wait at different barriers", pc, current_,
-                       "waits at", threads_[t].pc, serial_, t);
+                       "waits at", threads_[lane - 1].pc, serial_, lane - 1);
         return stop();
     }
+    if (waits) lane = current_ + 1;
     b.predicates += predicate ? 1 : 0;
-    b.arrived.push_back(current_);
+    ++b.arrived;
     Thread& thread = threads_[current_];
     thread.pc = pc;
     if (waits) {
@@ -396,20 +398,22 @@ Step Block::barrier(const Op& op,
         thread.state = Thread::State::kAtBarrier;
         thread.wait_barrier = number;
         warps_[current_ / 32].ready &= ~(1u << (current_ % 32));
+    } else {
+        races_.clocks().depart(current_, b.knowledge);
     }
-    if (b.arrived.size() == b.count) {
-        complete_barrier(number, op);
+    if (b.arrived == b.count) {
+        complete_barrier(number);
     }
     return waits ? Step::kWait : Step::kNext;
 }
 
-bool Block::complete_barrier(std::uint32_t number, const Op&) {
+void Block::complete_barrier(std::uint32_t number) {
     Barrier done;
     std::swap(done, barriers_[number]);
     if (done.waiting.size() == threads_count_) {
         races_.clocks().join_all();
     } else {
-        races_.clocks().join(done.waiting, done.arrived);
+        races_.clocks().join(done.waiting, std::move(done.knowledge));
     }
     launch_.counter.barrier();
     for (std::uint32_t t : done.waiting) {
@@ -423,7 +427,6 @@ bool Block::complete_barrier(std::uint32_t number, const Op&) {
         }
         set_ready(t, threads_[t].pc + 1);
     }
-    return true;
 }
 
 void Block::report_deadlock() {

@@ -1,4 +1,5 @@
-// One thread block: its threads, who runs when, barriers, warp-wide operations, and every access to memory.
+// One thread block: its threads, who runs when, barriers, warp-wide operations, and every access to
+// memory.
 #pragma once
 
 #include <array>
@@ -65,7 +66,8 @@ class Block {
     void set_jump(std::uint32_t pc) { jump_ = pc; }
     std::uint32_t thread_count() const { return threads_count_; }
 
-    // Reads or writes bytes (a power of two up to 16) for the thread that runs. False: the launch stops.
+    // Reads or writes bytes (a power of two up to 16) for the thread that runs. False: the launch
+    // stops.
     bool load(Space space, std::uint64_t address, std::uint32_t bytes, void* out, const Op& op);
     bool store(
         Space space, std::uint64_t address, std::uint32_t bytes, const void* in, const Op& op);
@@ -91,8 +93,8 @@ class Block {
                                    std::uint32_t warp,
                                    std::uint32_t lanes,
                                    const Op& op);
-    // The thread has come to a warp-wide operation; the last lane of the mask carries it out. whole_warp: the mask
-    // may not name lanes that do not exist.
+    // The thread has come to a warp-wide operation; the last lane of the mask carries it out.
+    // whole_warp: the mask may not name lanes that do not exist.
     Step meet(const Op& op, std::uint32_t mask, bool whole_warp, WarpOperation operation);
     // Barrier of count threads (0: all). waits: false for bar.arrive.
     enum class Reduction { kNone, kPopc, kAnd, kOr };
@@ -130,11 +132,14 @@ class Block {
         std::vector<Meeting> meetings;
     };
     struct Barrier {
-        std::uint32_t count = 0;  // 0: nobody there
+        std::array<std::uint32_t, 32> lane = {};  // by warp: a thread of it that waits, plus 1
+        std::uint32_t count = 0;                  // 0: nobody there
         bool all = false;
-        std::uint32_t first_pc = 0, first_thread = 0, predicates = 0, arrived_count = 0;
+        std::uint32_t first_pc = 0, first_thread = 0, predicates = 0;
         Reduction reduction = Reduction::kNone;
-        std::vector<std::uint32_t> waiting, arrived;
+        std::uint32_t arrived = 0;
+        std::vector<std::uint32_t> waiting;
+        std::vector<std::uint32_t> knowledge;  // of the threads that did not wait
     };
     struct Copy {
         std::uint32_t to, bytes, read, group;
@@ -151,21 +156,17 @@ class Block {
     Step run_thread(std::uint32_t thread, std::uint32_t budget);
     void set_ready(std::uint32_t thread, std::uint32_t pc);
     bool exit_thread(std::uint32_t thread);
-    bool complete_barrier(std::uint32_t number, const Op& op);
+    void complete_barrier(std::uint32_t number);
     void report_deadlock();
     bool disagree(const Op& op, std::uint32_t warp, std::uint32_t mask, const Meeting& other);
 
-    bool resolve(Space& space, std::uint64_t& address, const Op& op);
+    static void resolve(Space& space, std::uint64_t& address);
     bool check_aligned(std::uint64_t address, std::uint32_t bytes, const Op& op);
     bool shared_range(std::uint64_t address, std::uint32_t bytes, bool write, const Op& op);
-    bool out_of_bounds(const char* space,
-                       std::uint64_t address,
-                       std::uint32_t bytes,
-                       bool write,
-                       const std::string& where,
-                       const Op& op);
+    bool out_of_bounds(
+        const char* space, std::uint32_t bytes, bool write, const std::string& where, const Op& op);
     void note_shared(std::uint32_t address, std::uint32_t bytes, Access access, const Op& op);
-    bool note_global(std::uint64_t address, std::uint32_t bytes, Access access, const Op& op);
+    void note_global(std::uint64_t address, std::uint32_t bytes, Access access, const Op& op);
     void race(const Conflict& conflict, Access access, const char* space, const Op& op);
     bool load_shared(std::uint64_t address, std::uint32_t bytes, void* out, const Op& op);
     bool store_shared(std::uint64_t address, std::uint32_t bytes, const void* in, const Op& op);

@@ -33,25 +33,24 @@ const char* verb(bool write) { return write ? "write" : "read"; }
 
 }  // namespace
 
-bool Block::resolve(Space& space, std::uint64_t& address, const Op& op) {
-    if (space != Space::kGlobal || address < kSharedWindow) return true;
+// A generic address becomes one of its space.
+void Block::resolve(Space& space, std::uint64_t& address) {
+    if (space != Space::kGlobal || address < kSharedWindow) return;
     const std::uint64_t window = address & ~kWindowMask;
-    space = window == kSharedWindow  ? Space::kShared
-            : window == kLocalWindow ? Space::kLocal
-            : window == kParamWindow ? Space::kParam
-                                     : Space::kGlobal;
-    address &= space == Space::kGlobal ? ~std::uint64_t(0) : kWindowMask;
-    (void)op;
-    return true;
+    if (window == kSharedWindow) {
+        space = Space::kShared;
+    } else if (window == kLocalWindow) {
+        space = Space::kLocal;
+    } else if (window == kParamWindow) {
+        space = Space::kParam;
+    } else {
+        return;
+    }
+    address &= kWindowMask;
 }
 
-bool Block::out_of_bounds(const char* space,
-                          std::uint64_t address,
-                          std::uint32_t bytes,
-                          bool write,
-                          const std::string& where,
-                          const Op& op) {
-    (void)address;
+bool Block::out_of_bounds(
+    const char* space, std::uint32_t bytes, bool write, const std::string& where, const Op& op) {
     report_at("out of bounds",
               std::string(verb(write)) + " of " + std::to_string(bytes) + " bytes of " + space +
                   " memory at " + where,
@@ -89,13 +88,12 @@ void Block::note_shared(std::uint32_t address, std::uint32_t bytes, Access acces
     if (c.found) race(c, access, "shared", op);
 }
 
-bool Block::note_global(std::uint64_t address, std::uint32_t bytes, Access access, const Op& op) {
+void Block::note_global(std::uint64_t address, std::uint32_t bytes, Access access, const Op& op) {
     DeviceMemory::Page* page = memory_.page(address);
     const Conflict c =
         races_.access(page->chunks[address % DeviceMemory::kPageBytes / 16], false,
                       static_cast<std::uint32_t>(address % 16), bytes, access, current_, pc_of(op));
     if (c.found) race(c, access, "global", op);
-    return true;
 }
 
 void Block::replace_unwritten(
@@ -117,12 +115,12 @@ bool Block::shared_range(std::uint64_t address, std::uint32_t bytes, bool write,
     if (!check_aligned(address, bytes, op)) return false;
     if (address + bytes > shared_bytes_) {
         return out_of_bounds(
-            "shared", address, bytes, write,
+            "shared", bytes, write,
             "byte " + std::to_string(address) + " of " + std::to_string(shared_bytes_), op);
     }
     const std::uint8_t* state = &shared_state_[address];
     if (any_of(state, bytes, kGap)) {
-        return out_of_bounds("shared", address, bytes, write,
+        return out_of_bounds("shared", bytes, write,
                              "byte " + std::to_string(address) + ", outside of all variables", op);
     }
     if (any_of(state, bytes, kInFlight)) {
@@ -163,7 +161,7 @@ bool Block::load_global(std::uint64_t address, std::uint32_t bytes, void* out, c
     DeviceMemory::Page* page = memory_.page(address);
     const std::uint64_t in_page = address % DeviceMemory::kPageBytes;
     if (page == nullptr || any_of(page->state + in_page, bytes, kGap)) {
-        return out_of_bounds("global", address, bytes, false, memory_.describe(address), op);
+        return out_of_bounds("global", bytes, false, memory_.describe(address), op);
     }
     std::memcpy(out, memory_.data(address), bytes);
     if (!all_written(page->state + in_page, bytes)) {
@@ -181,7 +179,7 @@ bool Block::store_global(std::uint64_t address, std::uint32_t bytes, const void*
     DeviceMemory::Page* page = memory_.page(address);
     const std::uint64_t in_page = address % DeviceMemory::kPageBytes;
     if (page == nullptr || any_of(page->state + in_page, bytes, kGap)) {
-        return out_of_bounds("global", address, bytes, true, memory_.describe(address), op);
+        return out_of_bounds("global", bytes, true, memory_.describe(address), op);
     }
     for (const Copy& copy : copies_[current_].started) {
         if (address < copy.from + copy.read && copy.from < address + bytes) {
@@ -203,7 +201,7 @@ bool Block::local_access(
     if (!check_aligned(address, bytes, op)) return false;
     if (address + bytes > local_bytes_) {
         return out_of_bounds(
-            "local", address, bytes, in != nullptr,
+            "local", bytes, in != nullptr,
             "byte " + std::to_string(address) + " of " + std::to_string(local_bytes_), op);
     }
     const std::size_t at = std::size_t(current_) * local_bytes_ + address;
@@ -223,7 +221,7 @@ bool Block::load_parameter(std::uint64_t address, std::uint32_t bytes, void* out
     const std::vector<std::byte>& parameters = launch_.launch->parameters;
     if (address + bytes > parameters.size()) {
         return out_of_bounds(
-            "parameter", address, bytes, false,
+            "parameter", bytes, false,
             "byte " + std::to_string(address) + " of " + std::to_string(parameters.size()), op);
     }
     std::memcpy(out, parameters.data() + address, bytes);
@@ -231,7 +229,7 @@ bool Block::load_parameter(std::uint64_t address, std::uint32_t bytes, void* out
 }
 
 bool Block::load(Space space, std::uint64_t address, std::uint32_t bytes, void* out, const Op& op) {
-    resolve(space, address, op);
+    resolve(space, address);
     switch (space) {
         case Space::kShared:
             launch_.counter.shared(current_, op.memory_op, address, bytes);
@@ -251,7 +249,7 @@ bool Block::load(Space space, std::uint64_t address, std::uint32_t bytes, void* 
 
 bool Block::store(
     Space space, std::uint64_t address, std::uint32_t bytes, const void* in, const Op& op) {
-    resolve(space, address, op);
+    resolve(space, address);
     switch (space) {
         case Space::kShared:
             launch_.counter.shared(current_, op.memory_op, address, bytes);
@@ -260,7 +258,7 @@ bool Block::store(
             return local_access(address, bytes, nullptr, in, op);
         case Space::kParam:
         case Space::kConst:
-            return out_of_bounds("read-only", address, bytes, true, std::to_string(address), op);
+            return out_of_bounds("read-only", bytes, true, std::to_string(address), op);
         case Space::kGlobal:
             break;
     }
@@ -269,7 +267,7 @@ bool Block::store(
 }
 
 std::uint8_t* Block::atomic(Space space, std::uint64_t address, std::uint32_t bytes, const Op& op) {
-    resolve(space, address, op);
+    resolve(space, address);
     if (space == Space::kShared) {
         if (!shared_range(address, bytes, true, op)) return nullptr;
         if (!all_written(&shared_state_[address], bytes)) {
@@ -280,14 +278,14 @@ std::uint8_t* Block::atomic(Space space, std::uint64_t address, std::uint32_t by
         return &shared_[address];
     }
     if (space != Space::kGlobal) {
-        out_of_bounds("private", address, bytes, true, "(atomic)", op);
+        out_of_bounds("private", bytes, true, "(atomic)", op);
         return nullptr;
     }
     if (!check_aligned(address, bytes, op)) return nullptr;
     DeviceMemory::Page* page = memory_.page(address);
     const std::uint64_t in_page = address % DeviceMemory::kPageBytes;
     if (page == nullptr || any_of(page->state + in_page, bytes, kGap)) {
-        out_of_bounds("global", address, bytes, true, memory_.describe(address), op);
+        out_of_bounds("global", bytes, true, memory_.describe(address), op);
         return nullptr;
     }
     if (!all_written(page->state + in_page, bytes)) {
@@ -313,7 +311,7 @@ void Block::start_copy(
     launch_.counter.shared(current_, op.memory_op, to, bytes);
     if (!shared_range(to, bytes, true, op)) return;
     Space space = Space::kGlobal;
-    resolve(space, from, op);
+    resolve(space, from);
     if (!check_aligned(from, bytes, op)) return;
     if (read > bytes || space != Space::kGlobal) {
         report_at(
@@ -329,7 +327,7 @@ void Block::start_copy(
         if (page == nullptr || std::any_of(page->state + from % DeviceMemory::kPageBytes,
                                            page->state + from % DeviceMemory::kPageBytes + read,
                                            [](std::uint8_t s) { return (s & kGap) != 0; })) {
-            out_of_bounds("global", from, read, false, memory_.describe(from), op);
+            out_of_bounds("global", read, false, memory_.describe(from), op);
             return;
         }
     }

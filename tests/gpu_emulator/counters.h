@@ -1,5 +1,6 @@
-// What the accesses of a warp would cost together. Threads run one by one: an access waits here until all lanes of its
-// warp have made theirs at the same instruction for the same time, or a barrier ends the wait.
+// What the accesses of a warp would cost together. Threads run one by one: an access waits here
+// until all lanes of its warp have made theirs at the same instruction for the same time, or a
+// barrier ends the wait.
 #pragma once
 
 #include <cstdint>

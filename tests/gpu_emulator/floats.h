@@ -36,9 +36,9 @@ inline float widen(Half v) {
     return std::bit_cast<float>(sign | ((exponent + 112) << 23) | (m << 13));
 }
 
-// Rounds a double to a binary format of P significand bits, smallest normal exponent E, largest finite value
-// MAX, to nearest, ties to even: the value again as a double (beyond MAX: infinity). Exact operations in double
-// followed by this round once.
+// Rounds a double to a binary format of P significand bits, smallest normal exponent E, largest
+// finite value MAX, to nearest, ties to even: the value again as a double (beyond MAX: infinity).
+// Exact operations in double followed by this round once.
 template <int P, int E>
 inline double round_to(double v, double max) {
     if (!std::isfinite(v) || v == 0) return v;
@@ -93,8 +93,8 @@ inline T narrow(From v) {
     return to;
 }
 
-// a + b such that rounding the result to fewer bits gives what rounding the exact sum would: the last bit is set when
-// anything was lost.
+// a + b such that rounding the result to fewer bits gives what rounding the exact sum would: the
+// last bit is set when anything was lost.
 inline double sum_to_odd(double a, double b) {
     const double s = a + b;
     if (!std::isfinite(s)) return s;

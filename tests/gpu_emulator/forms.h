@@ -1,8 +1,12 @@
-// The instructions the emulator knows, each with its whole opcode text. What is not listed is refused by link().
+// The instructions the emulator knows, each with its whole opcode text. What is not listed is
+// refused by link().
 //
-// To add one: a line in the forms_*.cpp where its kind lives. An arithmetic form is a function of values:
-//     table.add<std::int32_t(std::int32_t, std::int32_t)>("min.s32", [](auto a, auto b) { return a < b ? a : b; });
-// from whose types the operand check follows; others are handlers with a written signature (see Form).
+// To add one: a line in the forms_*.cpp where its kind lives. An arithmetic form is a function of
+// values:
+//     t.add<std::int32_t(std::int32_t, std::int32_t)>(
+//         "min.s32", [](auto a, auto b) { return a < b ? a : b; });
+// from whose types the operand check follows; others are handlers with a written signature (see
+// Form).
 #pragma once
 
 #include <string>
@@ -17,10 +21,10 @@ namespace gpu_emulator {
 constexpr std::uint8_t kCountsShared = 1, kCountsGlobal = 2;
 
 struct Form {
-    // The operands, separated by spaces, destinations before '='. A letter is the size of a register or
-    // immediate: p predicate, h 16, w 32, l 64 bits; capitals also take wider registers (B from 8 bits);
-    // a number before it is a vector's length; a an address; L a label, T a table of labels; w|p a register with an optional
-    // predicate beside it.
+    // The operands, separated by spaces, destinations before '='. A letter is the size of a
+    // register or immediate: p predicate, h 16, w 32, l 64 bits; capitals also take wider registers
+    // (B from 8 bits); a number before it is a vector's length; a an address; L a label, T a table
+    // of labels; w|p a register with an optional predicate beside it.
     std::string signature;
     Handler handler = nullptr;
     std::uint32_t mode = 0;    // for handlers that serve several forms
@@ -49,7 +53,8 @@ class FormTable {
   public:
     void add(const std::string& text, Form form) { forms_[text].push_back(std::move(form)); }
 
-    // A form whose result is function(operands). wide: registers wider than the types will do (cvt).
+    // A form whose result is function(operands). wide: registers wider than the types will do
+    // (cvt).
     template <class Signature, class F>
     void add(const std::string& text, F function, bool wide = false) {
         add_function(text, function, static_cast<Signature*>(nullptr), wide);

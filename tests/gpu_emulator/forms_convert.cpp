@@ -11,7 +11,8 @@
 namespace gpu_emulator {
 namespace {
 
-// ---- Integer to integer. Registers may be wider than the types; the result fills the register by its sign.
+// ---- Integer to integer. Registers may be wider than the types; the result fills the register by
+// its sign.
 
 template <class To, class From, bool kSaturate>
 Step integer(Block&, std::uint64_t* r, const Op& op) {
@@ -98,8 +99,8 @@ void for_each_round(
     add(std::integral_constant<Round, Round::kUp>(), up);
 }
 
-// ---- Float to integer: out of range goes to the end of the range; NaN to 0, or for 64 bits on either side to the
-// number with only the top bit.
+// ---- Float to integer: out of range goes to the end of the range; NaN to 0, or for 64 bits on
+// either side to the number with only the top bit.
 
 template <class To, class From, Round kRound, class Read>
 To float_to_integer(From v) {

@@ -1,5 +1,5 @@
-// fp32 and fp64 arithmetic. Approximations (.approx) are the correctly rounded value of a double computation:
-// nothing may be concluded from their last bits.
+// fp32 and fp64 arithmetic. Approximations (.approx) are the correctly rounded value of a double
+// computation: nothing may be concluded from their last bits.
 #include <cfenv>
 #include <cmath>
 #include <cstdint>
@@ -27,8 +27,8 @@ struct Clamp {  // .sat: NaN becomes 0
 template <int kSign>  // of infinity; 0: towards zero
 struct Towards {};
 
-// A result rounded in a direction. near is its nearest float; exact is the result, or a double between it and the
-// next float on its side of near.
+// A result rounded in a direction. near is its nearest float; exact is the result, or a double
+// between it and the next float on its side of near.
 template <class To>
 float directed(float near, double exact) {
     constexpr bool zero = std::is_same_v<To, Towards<0>>;

@@ -43,7 +43,8 @@ std::string vector_of(int count, char letter) {
     return (count == 1 ? std::string() : std::to_string(count)) + letter;
 }
 
-// Orderings and cache hints that change nothing here: no two threads run at once, and hints are hints.
+// Orderings and cache hints that change nothing here: no two threads run at once, and hints are
+// hints.
 const char* const kLoadKinds[] = {
     "", ".weak", ".volatile", ".relaxed.gpu", ".relaxed.cta", ".acquire.gpu", ".acquire.cta"};
 const char* const kStoreKinds[] = {
@@ -200,7 +201,8 @@ void add_atomic_bits(FormTable& t, const std::string& type) {
 
 // ---- cp.async
 
-// Operands: [to], [from], bytes, and optionally how many of them are read; the rest is zeros. mode: bytes allowed.
+// Operands: [to], [from], bytes, and optionally how many of them are read; the rest is zeros. mode:
+// bytes allowed.
 template <bool kHasSize>
 Step copy(Block& block, std::uint64_t* r, const Op& op) {
     const std::uint32_t bytes = get<std::uint32_t>(r, op.slots[2]);

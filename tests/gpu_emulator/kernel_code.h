@@ -31,7 +31,8 @@ struct KernelCode {
     std::vector<ModuleWide> module_wide;
     std::uint32_t memory_ops = 0;
     std::vector<std::uint32_t> memory_op_pc;
-    // Shared memory as it is laid out here: a gap behind each static variable, the dynamic part last.
+    // Shared memory as it is laid out here: a gap behind each static variable, the dynamic part
+    // last.
     struct Range {
         std::uint32_t from, to;
     };

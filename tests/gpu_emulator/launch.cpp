@@ -17,7 +17,8 @@ struct State {
     std::uint64_t launches = 0;
     std::uint32_t next_serial = 1;
     Races races;
-    // By the instructions' address, which stays when a module moves; dropped when they are linked again.
+    // By the instructions' address, which stays when a module moves; dropped when they are linked
+    // again.
     std::unordered_map<const Instruction*, std::unique_ptr<KernelCode>> programs;
 
     State() {

@@ -1,4 +1,5 @@
-// What the machine must report, and that it reports nothing else: every faulty kernel has a right twin.
+// What the machine must report, and that it reports nothing else: every faulty kernel has a right
+// twin.
 #include "tests/gpu_emulator/machine.h"
 
 #include <gtest/gtest.h>
@@ -121,6 +122,8 @@ const Fault kFaults[] = {
     {"wrong_number_of_a_barrier", Kernel::kNamedBarriers, 1, "race: ", "shared memory", 1, 128, 0,
      12, false},
     {"wrong_count_of_a_barrier", Kernel::kNamedBarriers, 2, "deadlock: ", "barrier 2"},
+    {"arrival_before_the_write", Kernel::kArrive, 1, "race: ", "shared memory"},
+    {"write_after_the_arrival", Kernel::kArrive, 2, "race: ", "shared memory"},
     {"endless_loop", Kernel::kEndless, 1, "endless loop: ", "", 1, 1, 0, 1},
     {"no_wait_for_a_copy", Kernel::kAsyncCopy, 1, "asynchronous copy: read", "may still write"},
     {"no_barrier_behind_the_wait", Kernel::kAsyncCopy, 2, "asynchronous copy: read",
@@ -204,6 +207,17 @@ TEST(Machine, ReducesOverWarpsAndBlocks) {
     }
 }
 
+TEST(Machine, ReportsGlobalMemoryThatNobodyWrote) {
+    Buffers buffers;
+    const std::uint64_t fresh = allocate(kBytes);
+    launch(Kernel::kWarpNeighbour, Case{reinterpret_cast<const float*>(fresh), buffers.out(), 0}, 1,
+           128, 0);
+    const std::string reports = joined(take_reports());
+    EXPECT_NE(reports.find("unwritten memory: read of global"), std::string::npos) << reports;
+    EXPECT_TRUE(std::isnan(buffers.result(1)[0]));
+    release(fresh);
+}
+
 TEST(Machine, NamesUseOfFreedMemory) {
     Buffers buffers;
     const std::uint64_t freed = allocate(kBytes);
@@ -267,8 +281,8 @@ TEST(MachineCounters, CountConflictsOfMatrixRows) {
     reset_counters();
     run_kernel(Kernel::kMatrix, buffers, 256, 32);
     const Counters& n = counters().at("machine_test::matrix");
-    // Rows of 32 bytes: 8 of them fill the banks twice. Two ldmatrix.x4 are 8 requests; the 8 stores of 2
-    // bytes before have no conflict.
+    // Rows of 32 bytes: 8 of them fill the banks twice. Two ldmatrix.x4 are 8 requests; the 8
+    // stores of 2 bytes before have no conflict.
     EXPECT_EQ(n.shared_requests, 16u);
     EXPECT_EQ(n.shared_ideal, 16u);
     EXPECT_EQ(n.shared_wavefronts, 8u + 2 * 8u);
@@ -282,7 +296,8 @@ TEST(MachineCounters, CountAsynchronousCopies) {
     reset_counters();
     run_kernel(Kernel::kZeroFill, buffers, 128);
     const Counters& n = counters().at("machine_test::zero_fill");
-    // One cp.async of 32 lanes in quarters, and a load by each of 4 warps. Every fifth lane reads nothing.
+    // One cp.async of 32 lanes in quarters, and a load by each of 4 warps. Every fifth lane reads
+    // nothing.
     EXPECT_EQ(n.shared_requests, 1u + 4);
     EXPECT_EQ(n.shared_wavefronts, 4u + 4);
     EXPECT_EQ(n.global_requests, 1u + 4);

@@ -149,6 +149,19 @@ __global__ void __launch_bounds__(128) named_barriers(Case c) {
     c.out[t] = values[group * 64 + (t + 33) % 64];
 }
 
+__global__ void __launch_bounds__(128) arrive(Case c) {
+    __shared__ float values[64];
+    const int t = threadIdx.x;
+    if (t < 64) {
+        if (c.wrong != 1) values[t] = c.in[t];
+        asm volatile("bar.arrive 3, 128;" ::: "memory");
+        if (c.wrong != 0) values[t] = c.in[t];
+    } else {
+        asm volatile("bar.sync 3, 128;" ::: "memory");
+        c.out[t] = values[127 - t];
+    }
+}
+
 __global__ void __launch_bounds__(128) endless(Case c) {
     volatile float* out = c.out;
     out[threadIdx.x] = 1;
@@ -280,6 +293,8 @@ Entry entry(Kernel kernel) {
             return barrier_branches;
         case Kernel::kNamedBarriers:
             return named_barriers;
+        case Kernel::kArrive:
+            return arrive;
         case Kernel::kEndless:
             return endless;
         case Kernel::kAsyncCopy:

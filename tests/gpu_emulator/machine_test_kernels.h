@@ -27,9 +27,11 @@ enum class Kernel {
     kShuffle,  // 1: half of the warp shuffles elsewhere, 2: after an exit, 3: different masks
     kBarrierBranches,  // 1: lanes of a warp at two barriers, 2: threads exit before one
     kNamedBarriers,    // two groups of warps; 1: one group with the other's number, 2: wrong count
-    kEndless,          // 1: never ends
-    kAsyncCopy,  // cp.async double buffer; 1: no wait, 2: no barrier after it, 3: refilled too early,
-                 // 4: waits for one group too few, 5: read between, 6: source overwritten
+    kArrive,   // two warps hand data to two; 1: they arrive before they wrote, 2: write again
+    kEndless,  // 1: never ends
+    // cp.async double buffer; 1: no wait, 2: no barrier after it, 3: refilled too early,
+    // 4: waits for one group too few, 5: read between, 6: source overwritten
+    kAsyncCopy,
     kZeroFill,   // cp.async of few bytes
     kMatrix,     // ldmatrix and mma: out = in in^T; 1: misaligned row, 2: divergent
     kReductions  // shuffles, votes and __syncthreads_count

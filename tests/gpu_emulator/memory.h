@@ -1,4 +1,5 @@
-// Device memory: where it lies, which bytes belong to an allocation, which were written, who touched them.
+// Device memory: where it lies, which bytes belong to an allocation, which were written, who
+// touched them.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,8 @@ class DeviceMemory {
     std::uint64_t allocate(std::size_t bytes);
     bool release(std::uint64_t address);
     bool contains(std::uint64_t address) const { return address - base_ < next_ - base_; }
-    // State of the page around an address; nullptr if no allocation, living or freed, has bytes there.
+    // State of the page around an address; nullptr if no allocation, living or freed, has bytes
+    // there.
     Page* page(std::uint64_t address) {
         if (!contains(address)) return nullptr;
         Page* page = pages_[(address - base_) / kPageBytes];

@@ -18,28 +18,31 @@ void Clocks::join_all() {
     ++round_;
 }
 
-void Clocks::join(const std::vector<std::uint32_t>& threads,
-                  const std::vector<std::uint32_t>& sources) {
+void Clocks::collect(std::uint32_t thread, std::vector<std::uint32_t>& knowledge) const {
+    auto merge = [&](const std::uint32_t* clocks) {
+        for (std::uint32_t i = 0; i < threads_; ++i) {
+            knowledge[i] = std::max(knowledge[i], clocks[i]);
+        }
+    };
+    if (knowledge.empty()) knowledge.assign(threads_, 0);
+    merge(floor_.data());
+    if (known_round_[thread] == round_) merge(&known_[std::size_t(thread) * threads_]);
+    knowledge[thread] = std::max(knowledge[thread], now_[thread]);
+}
+
+void Clocks::depart(std::uint32_t thread, std::vector<std::uint32_t>& knowledge) {
+    collect(thread, knowledge);
+    ++now_[thread];
+}
+
+void Clocks::join(const std::vector<std::uint32_t>& threads, std::vector<std::uint32_t> knowledge) {
     known_.resize(std::size_t(threads_) * threads_);
-    joined_ = floor_;
-    for (std::uint32_t s : sources) {
-        if (known_round_[s] == round_) {
-            const std::uint32_t* known = &known_[std::size_t(s) * threads_];
-            for (std::uint32_t i = 0; i < threads_; ++i)
-                joined_[i] = std::max(joined_[i], known[i]);
-        }
-    }
-    for (std::uint32_t s : sources) joined_[s] = std::max(joined_[s], now_[s]);
+    for (std::uint32_t t : threads) collect(t, knowledge);
     for (std::uint32_t t : threads) {
-        std::uint32_t* known = &known_[std::size_t(t) * threads_];
-        if (known_round_[t] == round_) {
-            for (std::uint32_t i = 0; i < threads_; ++i) known[i] = std::max(known[i], joined_[i]);
-        } else {
-            std::copy(joined_.begin(), joined_.end(), known);
-        }
+        std::copy(knowledge.begin(), knowledge.end(), &known_[std::size_t(t) * threads_]);
         known_round_[t] = round_;
+        ++now_[t];
     }
-    for (std::uint32_t s : sources) ++now_[s];
 }
 
 std::uint32_t Races::Pool::take() {

@@ -1,8 +1,8 @@
 // Happens-before between the threads of a launch, and the shadow that remembers who touched what.
 //
-// Time: every thread counts its synchronisations. Only bar.sync and bar.warp.sync order threads; a barrier of the whole
-// block raises a floor under all clocks, so that full vector clocks are needed only after smaller ones. Blocks
-// of a launch are never ordered.
+// Time: every thread counts its synchronisations. Only bar.sync and bar.warp.sync order threads; a
+// barrier of the whole block raises a floor under all clocks, so that full vector clocks are needed
+// only after smaller ones. Blocks of a launch are never ordered.
 #pragma once
 
 #include <array>
@@ -20,10 +20,14 @@ class Clocks {
                (known_round_[me] == round_ && clock <= known_[std::size_t(me) * threads_ + thread]);
     }
     void join_all();
-    // The threads learn what every one of sources did.
-    void join(const std::vector<std::uint32_t>& threads, const std::vector<std::uint32_t>& sources);
+    // The thread leaves what it did and knows for others, and goes on.
+    void depart(std::uint32_t thread, std::vector<std::uint32_t>& knowledge);
+    // The threads learn from one another, and what others left.
+    void join(const std::vector<std::uint32_t>& threads, std::vector<std::uint32_t> knowledge = {});
 
   private:
+    void collect(std::uint32_t thread, std::vector<std::uint32_t>& knowledge) const;
+
     std::uint32_t threads_ = 0;
     std::uint32_t round_ = 1;  // barriers of the whole block so far
     std::vector<std::uint32_t> now_, floor_, known_round_, known_, joined_;
@@ -53,14 +57,16 @@ struct Conflict {
 
 enum class Access { kRead, kWrite, kAtomic };
 
-// Block serial numbers grow through all launches and start at 1; a launch's first is given to new_epoch.
+// Block serial numbers grow through all launches and start at 1; a launch's first is given to
+// begin_launch.
 class Races {
   public:
     void begin_launch(std::uint32_t first_block);
     void begin_block(std::uint32_t block, std::uint32_t threads);
     Clocks& clocks() { return clocks_; }
 
-    // bytes <= 16, within one chunk; in_chunk: offset of the first byte. shared: forgotten with each block.
+    // bytes <= 16, within one chunk; in_chunk: offset of the first byte. shared: forgotten with
+    // each block.
     Conflict access(Chunk& chunk,
                     bool shared,
                     std::uint32_t in_chunk,

@@ -1,4 +1,5 @@
-// What a CUDA thread is here: a place in the code and registers; and what one decoded instruction is.
+// What a CUDA thread is here: a place in the code and registers; and what one decoded instruction
+// is.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ enum class Step {
     kStop  // the launch can't go on
 };
 
-// A register is 8 bytes whatever its type; a value lies in the low bytes, the rest is zero or anything.
+// A register is 8 bytes whatever its type; a value lies in the low bytes, the rest is zero or
+// anything.
 using Handler = Step (*)(Block& block, std::uint64_t* registers, const Op& op);
 
 constexpr std::uint32_t kNoSlot = 0xffffffffu;
