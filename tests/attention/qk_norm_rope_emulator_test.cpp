@@ -54,18 +54,27 @@ gpu_emulator::Counters counters_of(const std::string& name) {
 // such that every group of lanes has work.
 TEST(QkNormRopeEmulated, RowsMoveInWholeSectorsOnce) {
     for (const std::int64_t dim : {64, 96, 128, 256}) {
-        JointCase c = joint_case(16, 8, 4);
-        c.dim = dim;
-        c.options.norm = false;
-        c.rope.rotary_fraction = 0.0;
-        const Tensor x = gaussian({1, 16, c.width()}, kBf16, 1);
-        gpu_emulator::reset_counters();
-        run_joint(Device::kCuda, c, x, x);
-        const std::uint64_t bytes = 2 * 16 * 12 * static_cast<std::uint64_t>(dim) * 2;
-        for (const char* kernel : {"qk_norm_rope_forward_kernel", "qk_norm_rope_backward_kernel"}) {
-            const gpu_emulator::Counters counters = counters_of(kernel);
-            EXPECT_EQ(counters.global_bytes, bytes) << kernel << ", head width " << dim;
-            EXPECT_EQ(counters.global_sectors, bytes / 32) << kernel << ", head width " << dim;
+        for (const DType dtype : {kBf16, DType::kFloat16}) {
+            for (const RopeLayout layout : {RopeLayout::kHalfSplit, RopeLayout::kInterleaved}) {
+                SCOPED_TRACE(
+                    concat("head width ", dim, ", ", name_of(dtype), ", ",
+                           layout == RopeLayout::kHalfSplit ? "half-split" : "interleaved"));
+                JointCase c = joint_case(16, 8, 4);
+                c.dim = dim;
+                c.options.norm = false;
+                c.rope.layout = layout;
+                c.rope.rotary_fraction = 0.0;
+                const Tensor x = gaussian({1, 16, c.width()}, dtype, 1);
+                gpu_emulator::reset_counters();
+                run_joint(Device::kCuda, c, x, x);
+                const std::uint64_t bytes = 2 * 16 * 12 * static_cast<std::uint64_t>(dim) * 2;
+                for (const char* kernel :
+                     {"qk_norm_rope_forward_kernel", "qk_norm_rope_backward_kernel"}) {
+                    const gpu_emulator::Counters counters = counters_of(kernel);
+                    EXPECT_EQ(counters.global_bytes, bytes) << kernel;
+                    EXPECT_EQ(counters.global_sectors, bytes / 32) << kernel;
+                }
+            }
         }
     }
 }
