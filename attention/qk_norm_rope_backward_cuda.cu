@@ -9,7 +9,7 @@
 // partial sums written and read once. With B T = 16384, H = 32, K = 8, D = R = 128:
 //   dy, x, dx 3 x 16384 x 40 x 128 x 2 = 503.3 MB; rstd 2.6 MB; table at most 8.4 MB; partial sums
 //   2 x 16384 / 64 x 40 x 128 x 4 = 10.5 MB: 524.8 MB. About 13 flops a channel, 1.1 GFLOP: no limit.
-//   Floor: A100 (2.0 TB/s) 262 us, H200 (4.8 TB/s) 109 us.
+//   Floor: A100 (2.04 TB/s) 257 us, H200 (4.8 TB/s) 109 us.
 //
 // Loads in flight, on paper: 128 registers let 4 CTAs, 16 warps, share an SM; each warp opens 2 rows of dy and of x
 // a group, 4 KB, so up to 64 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB that an H200 needs.

@@ -8,7 +8,7 @@
 // once by each group of heads, mostly from cache. With B T = 16384, H = 32, K = 8, D = R = 128:
 //   x, y 2 x 16384 x 40 x 128 x 2 = 335.5 MB; rstd 16384 x 40 x 4 = 2.6 MB; table at most 16384 x 64 x 2 x 4 =
 //   8.4 MB; gains 20 KB: 346.6 MB. About 7 flops a channel, 0.6 GFLOP: no limit.
-//   Floor: A100 (2.0 TB/s) 173 us, H200 (4.8 TB/s) 72 us.
+//   Floor: A100 (2.04 TB/s) 170 us, H200 (4.8 TB/s) 72 us.
 //
 // Loads in flight, on paper: at most 80 registers let 6 CTAs, 24 warps, share an SM; each warp opens 2 rows a
 // group, 2 KB, so up to 48 KB an SM. An H200's SM draws 4.8 TB/s / 132 = 36 B/ns, half of it reads: at 800 ns
