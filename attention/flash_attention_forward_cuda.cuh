@@ -275,6 +275,17 @@ struct ForwardWarp {
     static constexpr float kLn2 = 0.693147180559945309f;
 };
 
+// Where a lane's first accumulators lie in its block's tile. Asked for anew where it is needed, so that no
+// register holds it through the main loop.
+struct LanePlace {
+    int row, column;
+};
+template <typename Tiles>
+__device__ __forceinline__ LanePlace lane_place() {
+    const int thread = thread_index();
+    return {thread / 32 * (Tiles::kRows / Tiles::kWarps) + thread % 32 / 4, thread % 4 * 2};
+}
+
 // One value per lane to one per warp.
 struct RowStatistics {
     float max_logit;
@@ -351,9 +362,10 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
     const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
     const int kv_head = head / p.group;
     const int first_query = tile * kRows;
-    const int rows = min(kRows, p.queries - first_query);
-    const BlockRange blocks = block_range(visible_keys(p.mask, first_query),
-                                          visible_keys(p.mask, first_query + rows - 1), kKeys);
+    const int rows = p.queries - first_query;  // maybe more than a tile
+    const BlockRange blocks =
+        block_range(visible_keys(p.mask, first_query),
+                    visible_keys(p.mask, first_query + min(rows, kRows) - 1), kKeys);
 
     const auto* q = static_cast<const T*>(p.q.data) + batch * p.q.batch + head * p.q.head +
                     first_query * p.q.token;
@@ -364,7 +376,6 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
     const SquareLoader<Queries, Order::kDown> q_loader(q_at, warp_row, lane);
     const SquareLoader<Keys, Order::kAcross> k_loader(k_at, 0, lane);
     const SquareLoader<Keys, Order::kDown> v_loader(v_at, 0, lane);
-    const int lane_row = first_query + warp_row + lane / 4, lane_column = lane % 4 * 2;
 
     ForwardWarp<Tiles, kTelemetry> warp;
     const std::int64_t last_key = static_cast<std::int64_t>(blocks.end - 1) * kKeys;
@@ -392,13 +403,17 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
             commit_copies();
         }
         const bool masked = n < blocks.whole_begin || n >= blocks.whole_end;
-        if (masked) warp.apply_mask(p.mask, lane_row, n * kKeys + lane_column);
+        if (masked) {
+            const LanePlace place = lane_place<Tiles>();
+            warp.apply_mask(p.mask, first_query + place.row, n * kKeys + place.column);
+        }
         warp.softmax(p.scale_log2, masked);
         warp.multiply_values(v_loader);
     }
 
     float lse[Tiles::kSquares][2];
     warp.finish(p.scale_log2, lse);
+    const int lane_row = first_query + lane_place<Tiles>().row;
     float* const lse_row = p.lse + (static_cast<std::int64_t>(batch) * p.heads + head) * p.queries;
 #pragma unroll
     for (int i = 0; i < Tiles::kSquares; ++i) {
@@ -428,7 +443,7 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
     const TileCarrier<Queries, Tiles::kThreads> out_carrier(thread, p.out.token);
     out_carrier.store(static_cast<T*>(p.out.data) + batch * p.out.batch + head * p.out.head +
                           first_query * p.out.token,
-                      q_tile, min(kRows, p.queries - first_query));
+                      q_tile, rows);
 }
 
 template <typename T, int kHeadDim>

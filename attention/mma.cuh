@@ -91,6 +91,13 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
     return y;
 }
 
+// threadIdx.x, read again at every call: an ordinary read would live in a register from the first use to the last.
+__device__ __forceinline__ int thread_index() {
+    int index;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+    return index;
+}
+
 // The address that shared-memory instructions take. "cvta".
 __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
