@@ -1,9 +1,9 @@
 // Exact attention without T x S memory: softmax(scale q k^T + mask) v, tile by tile with a running
 // maximum (Dao et al. 2022, FlashAttention, algorithm 1; Dao 2023, FlashAttention-2, section 3.1).
 //
-// B batch, T query positions, S key positions, H query heads, K key/value heads (H a multiple of K; query
-// head h reads key head h / (H/K)), D head width. All head counts are this rank's.
-// CPU: fp32 and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: bf16 and fp16; D 64, 96, 128 or 256; rows
+// B batch, T query positions, S key positions, H query heads, K key/value heads (H a multiple of K;
+// query head h reads key head h / (H/K)), D head width. All head counts are this rank's. CPU: fp32
+// and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: bf16 and fp16; D 64, 96, 128 or 256; rows
 // aligned to 16 bytes (base address and strides); work goes to the current stream.
 #pragma once
 
@@ -17,8 +17,8 @@ namespace evenkeel {
 struct AttentionMask {
     // Query t stands at key position t + S - T (bottom-right aligned) and sees no later key.
     bool causal = true;
-    // Sees only keys less than `window` positions away: position - window < j (and, when not causal,
-    // j < position + window). 0: no limit.
+    // Sees only keys less than `window` positions away: position - window < j (and, when not
+    // causal, j < position + window). 0: no limit.
     std::int64_t window = 0;
     // Packed documents: ascending token indices 0 .. T of document boundaries; a token sees its own
     // document only. Needs B = 1 and T = S. Empty: one document.
@@ -30,17 +30,18 @@ struct AttentionOptions {
     double softmax_scale = 0.0;  // 0: 1 / sqrt(D)
 };
 
-// Per-head telemetry from inside the forward kernel, fp32, this rank's heads. Forward makes the tensors.
+// Per-head telemetry from inside the forward kernel, fp32, this rank's heads. Forward makes the
+// tensors.
 struct AttentionStats {
     Tensor max_logit;  // [H]: largest scaled logit that a query can see; -inf if there is none
     Tensor entropy;    // [H]: mean over rows with a visible key of -sum p ln p, in nats; 0 if none
 };
 
-// q [B, T, H, D], k and v [B, S, K, D], one type for all, any strides with contiguous rows of D. out like q; lse
-// [B, H, T] fp32, natural logarithm of sum exp(scaled logits). Rows with no visible key: out 0, lse -inf, left
-// out of the telemetry. NaN in gives NaN out; one in v may also reach queries nearby that do not see it.
-// stats null: no telemetry. Entropy by the online recurrence in log2 units of docs/math.md.
-// The result does not depend on the number of threads.
+// q [B, T, H, D], k and v [B, S, K, D], one type for all, any strides with contiguous rows of D.
+// out like q; lse [B, H, T] fp32, natural logarithm of sum exp(scaled logits). Rows with no visible
+// key: out 0, lse -inf, left out of the telemetry. NaN in gives NaN out; one in v may also reach
+// queries nearby that do not see it. stats null: no telemetry. Entropy by the online recurrence in
+// log2 units of docs/math.md. The result does not depend on the number of threads.
 void flash_attention_forward(const Tensor& q,
                              const Tensor& k,
                              const Tensor& v,
@@ -49,9 +50,9 @@ void flash_attention_forward(const Tensor& q,
                              const Tensor& lse,
                              AttentionStats* stats);
 
-// Gradients from dout (like out), with probabilities recomputed from lse (Dao 2023, algorithm 2). dq like
-// q, dk and dv like k; overwritten; may be slices of one packed tensor; must not alias inputs. GQA sums
-// over the query heads of a group in fp32. Deterministic.
+// Gradients from dout (like out), with probabilities recomputed from lse (Dao 2023, algorithm 2).
+// dq like q, dk and dv like k; overwritten; may be slices of one packed tensor; must not alias
+// inputs. GQA sums over the query heads of a group in fp32. Deterministic.
 void flash_attention_backward(const Tensor& q,
                               const Tensor& k,
                               const Tensor& v,

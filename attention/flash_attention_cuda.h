@@ -1,8 +1,8 @@
-// What the CUDA sources of flash attention share: the problem as kernels get it, and the host functions behind
-// flash_attention.h. Internal to attention/; no device code here.
+// What the CUDA sources of flash attention share: the problem as kernels get it, and the host
+// functions behind flash_attention.h. Internal to attention/; no device code here.
 //
-// Every mask is an interval of visible keys per query, and both its ends never decrease from one query to the
-// next (flash_attention_mask.cuh).
+// Every mask is an interval of visible keys per query, and both its ends never decrease from one
+// query to the next (flash_attention_mask.cuh).
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,8 @@ struct FlashProblem {
     float* lse;  // [B, H, T], natural logarithm
 };
 
-// A checked call's problem. Holds the mask's device memory: keep it until the kernels have been launched.
+// A checked call's problem. Holds the mask's device memory: keep it until the kernels have been
+// launched.
 struct FlashCall {
     FlashProblem problem;
     Tensor documents;  // [2, T] int32 on the device: begin, end

@@ -1,36 +1,37 @@
-// The forward kernel of flash attention for sm_80 and later (Dao 2023, FlashAttention-2, algorithm 1), and its
-// launch. Instantiated in flash_attention_forward_*_cuda.cu.
+// The forward kernel of flash attention for sm_80 and later (Dao 2023, FlashAttention-2, algorithm
+// 1), and its launch. Instantiated in flash_attention_forward_*_cuda.cu.
 //
-// A block of 4 warps takes kRows queries of one head and walks over blocks of kKeys keys from the last visible
-// one to the first. The warps lie below one another: each owns kRows / 4 whole rows, so that the softmax needs
-// no other warp. Queries stay in shared memory; K and V have one buffer each: V of a block arrives during
-// S = Q K^T, K of the next one during the softmax and P V. Two blocks share a multiprocessor, so that one
-// multiplies while the other one takes its softmax or waits.
+// A block of 4 warps takes kRows queries of one head and walks over blocks of kKeys keys from the
+// last visible one to the first. The warps lie below one another: each owns kRows / 4 whole rows,
+// so that the softmax needs no other warp. Queries stay in shared memory; K and V have one buffer
+// each: V of a block arrives during S = Q K^T, K of the next one during the softmax and P V. Two
+// blocks share a multiprocessor, so that one multiplies while the other one takes its softmax or
+// waits.
 //
 //     D      rows x keys   shared memory   accumulators a thread (S, O)
 //     64     128 x 128     48 KiB          128 + 64
 //     96     128 x 64      48 KiB          64 + 96
 //     128    128 x 64      64 KiB          64 + 128
-//     256    64 x 64       96 KiB          32 + 128    (1 block a multiprocessor where there are 164 KiB)
+//     256    64 x 64       96 KiB          32 + 128   (1 block where a multiprocessor has 164 KiB)
 //
-// Softmax: p = 2^((s - base) scale), where base is a maximum of the row so far and at most 2^8 below it in p: the
-// sums are scaled anew only where a maximum outgrows that, which is rare after the first blocks. The difference
-// comes before the product, so that logits of any size are safe. Row sums stay apart in the 4 lanes that share a
-// row until the end. Telemetry adds one multiply-add a score: a = sum p log2 p (docs/math.md), with p relative
-// to base.
+// Softmax: p = 2^((s - base) scale), where base is a maximum of the row so far and at most 2^8
+// below it in p: the sums are scaled anew only where a maximum outgrows that, which is rare after
+// the first blocks. The difference comes before the product, so that logits of any size are safe.
+// Row sums stay apart in the 4 lanes that share a row until the end. Telemetry adds one
+// multiply-add a score: a = sum p log2 p (docs/math.md), with p relative to base.
 //
-// Registers: 240 to 255 a thread and no spills, for sm_80 and sm_90 (nvcc 13.0). At D = 128 a block of keys that
-// needs no mask is 256 HMMA, 80 LDSM, 64 EX2, 68 FMNMX, 200 FADD and FMUL, 32 F2FP and 16 copies, 850
-// instructions in all (nvdisasm, sm_80). On an A100 256 HMMA keep a warp's tensor core busy for 2048 cycles, so
-// that two warps a scheduler leave room for all of it.
+// Registers: 240 to 255 a thread and no spills, for sm_80 and sm_90 (nvcc 13.0). At D = 128 a block
+// of keys that needs no mask is 256 HMMA, 80 LDSM, 64 EX2, 68 FMNMX, 200 FADD and FMUL, 32 F2FP and
+// 16 copies, 850 instructions in all (nvdisasm, sm_80). On an A100 256 HMMA keep a warp's tensor
+// core busy for 2048 cycles, so that two warps a scheduler leave room for all of it.
 //
 // The floor at B T = 16384 (one sequence), H 32, K 8, D 128, not causal:
-//     4 B H T S D = 4 * 32 * 16384^2 * 128 = 4.40e12 FLOP: 14.1 ms at the A100's 312 TFLOP/s, 4.45 ms at the
-//     H200's 989. The latter is for wgmma; mma.sync, used here, is not expected to reach more than two thirds of
-//     it. Causal: half.
-//     Bytes: q and out 134 MB each, k and v 34 MB each, lse 2 MB: 338 MB, 0.17 ms at 2.0 TB/s and 0.07 ms at
-//     4.8 TB/s. The kernel is bound by arithmetic; K and V are read once per tile of rows, from the second-level
-//     cache, where blocks that run side by side work on one key head.
+//     4 B H T S D = 4 * 32 * 16384^2 * 128 = 4.40e12 FLOP: 14.1 ms at the A100's 312 TFLOP/s,
+//     4.45 ms at the H200's 989. The latter is for wgmma; mma.sync, used here, is not expected to
+//     reach more than two thirds of it. Causal: half.
+//     Bytes: q and out 134 MB each, k and v 34 MB each, lse 2 MB: 338 MB, 0.17 ms at 2.0 TB/s and
+//     0.07 ms at 4.8 TB/s. The kernel is bound by arithmetic; K and V are read once per tile of
+//     rows, from the second-level cache, where blocks that run side by side work on one key head.
 #pragma once
 
 #include "attention/flash_attention_forward_cuda.h"
@@ -55,7 +56,8 @@ struct ForwardTiles {
     static constexpr int kSharedBytes = Queries::kBytes + 2 * Keys::kBytes;
 };
 
-// One warp's rows: 16 kSquares of them, two to a square in each lane (lane / 4, and 8 further down).
+// One warp's rows: 16 kSquares of them, two to a square in each lane (lane / 4, and 8 further
+// down).
 template <typename Tiles, bool kTelemetry>
 struct ForwardWarp {
     using T = typename Tiles::T;
@@ -131,8 +133,8 @@ struct ForwardWarp {
         }
     }
 
-    // Logits of keys that a row does not see become -inf. `row`: the query of this lane's first row;
-    // `key`: that of its first column.
+    // Logits of keys that a row does not see become -inf. `row`: the query of this lane's first
+    // row; `key`: that of its first column.
     __device__ __forceinline__ void apply_mask(const FlashMask& mask, int row, int key) {
 #pragma unroll
         for (int i = 0; i < kSquares; ++i) {
@@ -201,8 +203,8 @@ struct ForwardWarp {
         }
     }
 
-    // Makes logits of -inf finite, so that their p log2 p is 0 (2^-1024 is): from the base down by 1024 in the
-    // exponent, and by no less than the base can resolve.
+    // Makes logits of -inf finite, so that their p log2 p is 0 (2^-1024 is): from the base down by
+    // 1024 in the exponent, and by no less than the base can resolve.
     __device__ __forceinline__ void raise_masked(float scale) {
 #pragma unroll
         for (int i = 0; i < kSquares; ++i) {
@@ -225,8 +227,8 @@ struct ForwardWarp {
         return (max - from) * scale > kSlack;
     }
 
-    // Moves the base of rows that have outgrown it up to their maximum. The others keep theirs, so that no
-    // row depends on its neighbours.
+    // Moves the base of rows that have outgrown it up to their maximum. The others keep theirs, so
+    // that no row depends on its neighbours.
     __device__ __forceinline__ void rescale(const float (&block_max)[kSquares][2], float scale) {
 #pragma unroll
         for (int i = 0; i < kSquares; ++i) {
@@ -281,8 +283,8 @@ struct ForwardWarp {
     static constexpr float kLn2 = 0.693147180559945309f;
 };
 
-// Where a lane's first accumulators lie in its block's tile. Asked for anew where it is needed, so that no
-// register holds it through the main loop.
+// Where a lane's first accumulators lie in its block's tile. Asked for anew where it is needed, so
+// that no register holds it through the main loop.
 struct LanePlace {
     int row, column;
 };
@@ -305,8 +307,8 @@ struct RowStatistics {
     }
 };
 
-// After finish(): sums over a block's rows in a fixed order, and writes one partial result. of_warp: kWarps
-// of them in shared memory.
+// After finish(): sums over a block's rows in a fixed order, and writes one partial result.
+// of_warp: kWarps of them in shared memory.
 template <typename Tiles, typename Warp>
 __device__ __forceinline__ void write_partials(const Warp& warp,
                                                RowStatistics* of_warp,
@@ -362,8 +364,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
 
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
     const int warp_row = thread / 32 * (kRows / Tiles::kWarps);
-    // The last rows of a head come first, which see most under a causal mask. Heads of a group follow one another,
-    // so that their K and V stay in the second-level cache.
+    // The last rows of a head come first, which see most under a causal mask. Heads of a group
+    // follow one another, so that their K and V stay in the second-level cache.
     const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
     const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
     const int kv_head = head / p.group;

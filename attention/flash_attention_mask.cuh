@@ -1,5 +1,5 @@
-// Which keys a query sees, which queries see a key, and which blocks of keys (or queries) a tile of queries (or
-// keys) has to visit. Device code only.
+// Which keys a query sees, which queries see a key, and which blocks of keys (or queries) a tile of
+// queries (or keys) has to visit. Device code only.
 #pragma once
 
 #include "attention/flash_attention_cuda.h"
@@ -43,14 +43,15 @@ __device__ __forceinline__ Interval seeing_queries(const FlashMask& mask, int j)
     return {min(seeing.begin, mask.queries), max(seeing.end, 0)};
 }
 
-// Blocks begin <= n < end have to be visited; of these, blocks whole_begin <= n < whole_end need no mask: every
-// cell of them is visible and in range.
+// Blocks begin <= n < end have to be visited; of these, blocks whole_begin <= n < whole_end need no
+// mask: every cell of them is visible and in range.
 struct BlockRange {
     int begin, end, whole_begin, whole_end;
 };
 
-// From the intervals of the first and the last row of a tile, for blocks of `size`. A tile with rows beyond the
-// last one takes the last one's interval: those rows are not stored, and it does not matter what they hold.
+// From the intervals of the first and the last row of a tile, for blocks of `size`. A tile with
+// rows beyond the last one takes the last one's interval: those rows are not stored, and it does
+// not matter what they hold.
 __device__ __forceinline__ BlockRange block_range(Interval first, Interval last, int size) {
     BlockRange range;
     range.begin = first.begin / size;

@@ -1,10 +1,10 @@
-// What attention kernels are made of: tensor-core products, tiles in shared memory, copies into them. Device
-// code only. Section numbers are those of NVIDIA's PTX ISA 8.x, chapter 9.7.
+// What attention kernels are made of: tensor-core products, tiles in shared memory, copies into
+// them. Device code only. Names in quotes are sections of NVIDIA's PTX ISA 8.x, chapter 9.7.
 //
-// A warp multiplies 16x16 squares (of A) with 16x8 ones (of B). Element (i, j) of an 8x8 matrix of 16-bit
-// numbers lies in lane 4 i + j / 2; of an fp32 accumulator, 16x8, the lane 4 i + j / 2 holds rows i and i + 8.
-// So a lane's row of an accumulator is shared by 4 neighbouring lanes (a quad), and two neighbouring
-// accumulators, packed to 16 bits, are an A operand as they stand.
+// A warp multiplies 16x16 squares (of A) with 16x8 ones (of B). Element (i, j) of an 8x8 matrix of
+// 16-bit numbers lies in lane 4 i + j / 2; of an fp32 accumulator, 16x8, the lane 4 i + j / 2 holds
+// rows i and i + 8. So a lane's row of an accumulator is shared by 4 neighbouring lanes (a quad),
+// and two neighbouring accumulators, packed to 16 bits, are an A operand as they stand.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -15,14 +15,14 @@
 
 namespace evenkeel::cuda {
 
-// A 16x16 square as four 8x8 matrices. As operand A of multiply_add: top left, bottom left, top right, bottom
-// right, with rows along m and columns along k.
+// A 16x16 square as four 8x8 matrices. As operand A of multiply_add: top left, bottom left, top
+// right, bottom right, with rows along m and columns along k.
 struct Square {
     std::uint32_t r[4];
 };
 
-// 16x8: c[0], c[1] are row g, columns 2 q and 2 q + 1, and c[2], c[3] the same of row g + 8, where the lane is
-// 4 g + q.
+// 16x8: c[0], c[1] are row g, columns 2 q and 2 q + 1, and c[2], c[3] the same of row g + 8, where
+// the lane is 4 g + q.
 struct Accumulator {
     float c[4];
 };
@@ -67,7 +67,8 @@ __device__ __forceinline__ Square pack(const Accumulator& left, const Accumulato
              pack<T>(right.c[0], right.c[1]), pack<T>(right.c[2], right.c[3])}};
 }
 
-// 2^x, log2 x and 1 / x to within 2^-22, with subnormal numbers taken for zero. "ex2", "lg2", "rcp".
+// 2^x, log2 x and 1 / x to within 2^-22, with subnormal numbers taken for zero. "ex2", "lg2",
+// "rcp".
 __device__ __forceinline__ float exp2_approx(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -91,7 +92,8 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
     return y;
 }
 
-// threadIdx.x, read again at every call: an ordinary read would live in a register from the first use to the last.
+// threadIdx.x, read again at every call: an ordinary read would live in a register from the first
+// use to the last.
 __device__ __forceinline__ int thread_index() {
     int index;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
@@ -103,8 +105,9 @@ __device__ __forceinline__ std::uint32_t shared_address(const void* pointer) {
     return static_cast<std::uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// Starts to copy 16 bytes from global to shared memory, past the first-level cache. Only the first `bytes` (0
-// or 16) are read; the rest become zeros. The address of 0 bytes need not be one. "cp.async".
+// Starts to copy 16 bytes from global to shared memory, past the first-level cache. Only the first
+// `bytes` (0 or 16) are read; the rest become zeros. The address of 0 bytes need not be one.
+// "cp.async".
 __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
@@ -116,17 +119,17 @@ __device__ __forceinline__ void copy_async(std::uint32_t to, const void* from, i
 __device__ __forceinline__ void commit_copies() {
     asm volatile("cp.async.commit_group;" ::: "memory");
 }
-// Until all but the newest kGroups groups of this thread have arrived. Other threads see them after a barrier.
-// "cp.async.wait_group".
+// Until all but the newest kGroups groups of this thread have arrived. Other threads see them after
+// a barrier. "cp.async.wait_group".
 template <int kGroups>
 __device__ __forceinline__ void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(kGroups) : "memory");
 }
 
-// A kRows x kColumns tile of 16-bit numbers in shared memory, in pages of 64 columns (of 32 where 64 does not
-// divide) with rows of 128 (64) bytes. Chunk c of 8 columns lies at position c ^ (row mod 8) of its row (for
-// 32 columns c ^ (row / 2 mod 4)), so that 8 chunks below one another, and 8 side by side, fill all banks
-// once. The tile starts at a multiple of 128 bytes.
+// A kRows x kColumns tile of 16-bit numbers in shared memory, in pages of 64 columns (of 32 where
+// 64 does not divide) with rows of 128 (64) bytes. Chunk c of 8 columns lies at position c ^ (row
+// mod 8) of its row (for 32 columns c ^ (row / 2 mod 4)), so that 8 chunks below one another, and 8
+// side by side, fill all banks once. The tile starts at a multiple of 128 bytes.
 template <int kRows_, int kColumns_>
 struct Tile {
     static constexpr int kRows = kRows_, kColumns = kColumns_;
@@ -169,8 +172,9 @@ class SquareLoader {
         at_ = tile + Layout::offset(row + lower + 8 * down, right);
     }
 
-    // The square at row `row` (a multiple of 8) and column 16 * square; both constants when loops are unrolled.
-    // Then an address is one exclusive or away, shared by all rows, and the rest of it part of the instruction.
+    // The square at row `row` (a multiple of 8) and column 16 * square; both constants when loops
+    // are unrolled. Then an address is one exclusive or away, shared by all rows, and the rest of
+    // it part of the instruction.
     template <bool kTransposed = false>
     __device__ __forceinline__ Square load(int row, int square) const {
         const std::uint32_t in_page = square % (Layout::kChunks / 2) * 32;
@@ -208,8 +212,8 @@ __device__ __forceinline__ void store_accumulator(
     *reinterpret_cast<std::uint32_t*>(at + 8 * Layout::kRowBytes) = pack<T>(sum.c[2], sum.c[3]);
 }
 
-// Carries tiles between global and shared memory: kThreads threads together, 16 bytes each at a time, 8 of them
-// to a row of a page (4 where a page has 32 columns).
+// Carries tiles between global and shared memory: kThreads threads together, 16 bytes each at a
+// time, 8 of them to a row of a page (4 where a page has 32 columns).
 template <typename Layout, int kThreads>
 class TileCarrier {
   public:
@@ -220,14 +224,14 @@ class TileCarrier {
           global_(row_ * stride * 2 + thread % Layout::kChunks * 16),
           step_(stride * 2 * kRowsAtOnce) {}
 
-    // What this thread carries first of the tile whose row 0 is at `from`: for a walk over tiles, moved on by
-    // the caller.
+    // What this thread carries first of the tile whose row 0 is at `from`: for a walk over tiles,
+    // moved on by the caller.
     __device__ __forceinline__ const char* source(const void* from) const {
         return static_cast<const char*>(from) + global_;
     }
 
-    // Starts to copy the tile of that source. kWhole: all rows are there; else rows from `rows` on are not read,
-    // and become zeros.
+    // Starts to copy the tile of that source. kWhole: all rows are there; else rows from `rows` on
+    // are not read, and become zeros.
     template <bool kWhole>
     __device__ __forceinline__ void load_at(std::uint32_t tile,
                                             const char* source,

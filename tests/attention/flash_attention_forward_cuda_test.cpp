@@ -78,8 +78,8 @@ std::vector<Case> all_cases() {
         cases.push_back({width, {1, 150, 150, 2, 1, d}, kCausal});
         cases.push_back({width + "_ragged", {1, 70, 201, 1, 1, d}, kBidirectional});
     }
-    // Tiles are 128 (or 64) queries by 64 (or 128) keys. Many heads where there are few positions, for errors
-    // that are not a matter of luck.
+    // Tiles are 128 (or 64) queries by 64 (or 128) keys. Many heads where there are few positions,
+    // for errors that are not a matter of luck.
     for (std::int64_t t : {1, 2, 31, 33, 64, 127, 128, 129, 257}) {
         const std::string size = std::to_string(t);
         const std::int64_t b = t > 100 ? 1 : t > 10 ? 2 : 16;
@@ -192,8 +192,8 @@ TEST_P(FlashForwardCudaPropertyTest, SequenceDoesNotDependOnItsNeighboursInTheBa
 }
 
 TEST_P(FlashForwardCudaPropertyTest, RowsDoNotDependOnTheirNeighbours) {
-    // A row whose maxima outgrow its sums in the second and third block of keys, in the midst of rows whose
-    // maxima hardly grow: these must not be scaled along with it.
+    // A row whose maxima outgrow its sums in the second and third block of keys, in the midst of
+    // rows whose maxima hardly grow: these must not be scaled along with it.
     FlashInputs in = make_flash_inputs({1, 16, 400, 1, 1, 64}, dtype(), DataKind::kGaussian);
     const Results want = run_flash(in, {kBidirectional, 0.0});
     in.q.slice(1, 3, 4).copy_from(
@@ -338,8 +338,8 @@ TEST_P(FlashForwardCudaPropertyTest, MaximumIsRightWhereverItComes) {
 }
 
 TEST_P(FlashForwardCudaPropertyTest, MaximumThatCreepsUpKeepsItsSums) {
-    // Every block of keys raises the logits by 3 in powers of 2: less than what makes the sums be scaled anew,
-    // so that it happens in every third block only.
+    // Every block of keys raises the logits by 3 in powers of 2: less than what makes the sums be
+    // scaled anew, so that it happens in every third block only.
     const std::int64_t S = 520, D = 128;
     FlashInputs in = make_flash_inputs({1, 16, S, 1, 1, D}, dtype(), DataKind::kGaussian);
     for (std::int64_t j = 0; j < S; ++j) {

@@ -1,5 +1,5 @@
-// What the tests of flash attention on every device measure it by: the double-precision reference, and a
-// plain implementation in the same storage type.
+// What the tests of flash attention on every device measure it by: the double-precision reference,
+// and a plain implementation in the same storage type.
 #pragma once
 
 #include <vector>
@@ -27,8 +27,8 @@ struct PlainFlash {
     Tensor out, lse;
     FlashGradients gradients;
 };
-// Attention as one writes it without thinking of speed: fp32 sums, the whole row of probabilities, what a
-// matrix product reads and what leaves rounded to the storage type.
+// Attention as one writes it without thinking of speed: fp32 sums, the whole row of probabilities,
+// what a matrix product reads and what leaves rounded to the storage type.
 PlainFlash run_plain_flash(const FlashInputs& in, const AttentionOptions& options);
 
 struct FlashTruth {
@@ -37,16 +37,17 @@ struct FlashTruth {
 };
 FlashTruth run_flash_reference(const FlashInputs& in, const AttentionOptions& options);
 
-// The project's rule for outputs: at most twice the plain implementation's error; and telemetry, unless stats is
-// null, to what fp32 logits can tell.
+// The project's rule for outputs: at most twice the plain implementation's error; and telemetry,
+// unless stats is null, to what fp32 logits can tell.
 void expect_forward_near_truth(const Tensor& out,
                                const Tensor& lse,
                                const AttentionStats* stats,
                                const PlainFlash& plain,
                                const ReferenceResult& truth);
 
-// The project's rule for gradients: at most three times the plain implementation's error. Where all logits are
-// tied, dq and dk are sums of terms of size 10 that cancel to 0: there the roundings that remain are small.
+// The project's rule for gradients: at most three times the plain implementation's error. Where all
+// logits are tied, dq and dk are sums of terms of size 10 that cancel to 0: there the roundings
+// that remain are small.
 void expect_gradients_near_truth(const FlashGradients& got,
                                  const FlashGradients& plain,
                                  const FlashTruth& truth);

@@ -386,7 +386,8 @@ TEST_P(FlashAttentionPathTest, NanInGivesNanOut) {
 }
 
 TEST_P(FlashAttentionPathTest, MaximumIsRightWhereLaterBlocksLieFarBelowIt) {
-    // One key with a logit of 80 first, then 600 keys at -80: later blocks must not move the maximum.
+    // One key with a logit of 80 first, then 600 keys at -80: later blocks must not move the
+    // maximum.
     const std::int64_t S = 601;
     Tensor k = Tensor::full({1, S, 1, 64}, -10.0f, dtype());
     k.slice(1, 0, 1).fill(10.0f);
