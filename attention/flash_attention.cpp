@@ -139,9 +139,11 @@ void flash_attention_backward(const Tensor& q,
     check_rows(op, "dq", dq, q.shape(), q);
     check_rows(op, "dk", dk, k.shape(), q);
     check_rows(op, "dv", dv, k.shape(), q);
-    EVENKEEL_CHECK_CODE(q.device() == Device::kCpu, ErrorCode::kNotBuilt, op, "device: got ",
-                        name_of(q.device()), ", want cpu: gradients on cuda are not built yet");
-    cpu::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
+    if (q.device() == Device::kCuda) {
+        cuda::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
+    } else {
+        cpu::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
+    }
 }
 
 }  // namespace evenkeel

@@ -21,6 +21,18 @@ void flash_attention_forward(const Tensor&,
                              AttentionStats*) {
     throw_not_built("flash_attention_forward");
 }
+void flash_attention_backward(const Tensor&,
+                              const Tensor&,
+                              const Tensor&,
+                              const Tensor&,
+                              const Tensor&,
+                              const Tensor&,
+                              const AttentionOptions&,
+                              const Tensor&,
+                              const Tensor&,
+                              const Tensor&) {
+    throw_not_built("flash_attention_backward");
+}
 void qk_norm_rope_forward(std::span<const QkNormRopePart>,
                           const RopeTable&,
                           const Tensor&,

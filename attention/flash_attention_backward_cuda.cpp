@@ -1,0 +1,34 @@
+#include "attention/flash_attention_backward_cuda.h"
+
+#include "framework/error.h"
+
+namespace evenkeel::cuda {
+
+void flash_attention_backward(const Tensor& q,
+                              const Tensor& k,
+                              const Tensor& v,
+                              const Tensor& out,
+                              const Tensor& lse,
+                              const Tensor& dout,
+                              const AttentionOptions& options,
+                              const Tensor& dq,
+                              const Tensor& dk,
+                              const Tensor& dv) {
+    const FlashCall call = make_flash_call(q, k, v, out, lse, options);
+    FlashBackwardProblem problem{};
+    problem.forward = call.problem;
+    problem.dout = flash_rows(dout);
+    problem.dq = flash_rows(dq), problem.dk = flash_rows(dk), problem.dv = flash_rows(dv);
+    const std::int64_t padded = (q.size(1) + 63) / 64 * 64;
+    const Tensor rows =
+        Tensor::uninitialized({q.size(0), q.size(2), 3, padded}, DType::kFloat32, Device::kCuda);
+    problem.rows = rows.data<float>();
+    problem.padded_queries = static_cast<int>(padded);
+    if (q.dtype() == DType::kBFloat16) {
+        flash_backward_bf16(problem, q.size(3));
+    } else {
+        flash_backward_fp16(problem, q.size(3));
+    }
+}
+
+}  // namespace evenkeel::cuda
