@@ -1,5 +1,5 @@
-// What each PTX instruction must do, as cases for the harness: written from the tables and formulas of NVIDIA's
-// PTX ISA manual (chapter 9), never from the emulator that they test.
+// What each PTX instruction must do, as cases for the harness: written from the tables and formulas
+// of NVIDIA's PTX ISA manual (chapter 9), never from the emulator that they test.
 #pragma once
 
 #include <functional>
@@ -14,7 +14,8 @@ namespace instructions {
 // How a result's bits are to be read. A NaN equals every NaN: the manual leaves the payload open.
 enum class Kind { kBits, kF64, kF32, kF16, kBf16, kF16x2, kBf16x2 };
 
-// One result of one thread. tolerance: how far the value may be from the expected one, in the same unit.
+// One result of one thread. tolerance: how far the value may be from the expected one, in the same
+// unit.
 struct Expected {
     Word bits = 0;
     double tolerance = 0;
@@ -50,9 +51,11 @@ std::vector<Case> warp_cases();
 std::vector<Case> matrix_cases();
 std::vector<Case> all_cases();
 
-// Empty if the result is what is expected; else what is wrong, first of all where: lane, inputs, got, wanted.
+// Empty if the result is what is expected; else what is wrong, first of all where: lane, inputs,
+// got, wanted.
 std::string difference(const Case& c, const Result& got);
-// The same between two results, within twice the tolerances of the case: a recorded one and a replayed one.
+// The same between two results, within twice the tolerances of the case: a recorded one and a
+// replayed one.
 std::string difference(const Case& c, const Result& got, const Result& recorded);
 // The same bits, or NaNs both, in each half of a pair.
 bool same_number(Kind kind, Word a, Word b);
@@ -62,7 +65,8 @@ bool same_number(Kind kind, Word a, Word b);
 // One thread's inputs -> its outputs.
 using LaneFunction = std::function<std::vector<Expected>(const std::vector<Word>&)>;
 
-// An instruction that works on each lane by itself: "form %o0, %i0, %i1, ...;", or body where it is given.
+// An instruction that works on each lane by itself: "form %o0, %i0, %i1, ...;", or body where it is
+// given.
 Case lane_case(const std::string& form,
                const std::vector<int>& in,
                const std::vector<int>& out,
@@ -93,16 +97,17 @@ double f16_value(Word bits);
 double bf16_value(Word bits);
 
 enum class Rounding { kNearest, kZero, kDown, kUp };
-// The nearest value of a format with `digits` significand bits (the leading one included) and exponents from
-// lowest to highest (of the leading bit); subnormals kept; beyond the largest: infinity, or the largest where
-// the rounding points back to it.
+// The nearest value of a format with `digits` significand bits (the leading one included) and
+// exponents from lowest to highest (of the leading bit); subnormals kept; beyond the largest:
+// infinity, or the largest where the rounding points back to it.
 double rounded(double value, int digits, int lowest, int highest, Rounding rounding);
 Word f32_bits(double value, Rounding rounding = Rounding::kNearest);
 Word f16_bits(double value, Rounding rounding = Rounding::kNearest);
 Word bf16_bits(double value, Rounding rounding = Rounding::kNearest);
 double value_of(Kind kind, Word bits);  // of a scalar kind
 
-// Types as PTX spells them: the bits of "s32", "bf16", "f16x2"; of a register that holds one, at least 16.
+// Types as PTX spells them: the bits of "s32", "bf16", "f16x2"; of a register that holds one, at
+// least 16.
 int width_of(const std::string& type);
 int register_width(const std::string& type);
 Word low_bits(Word value, int width);

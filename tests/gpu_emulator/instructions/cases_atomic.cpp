@@ -61,8 +61,8 @@ std::vector<Atomic> atomics() {
     return all;
 }
 
-// Every lane on its own address: what was there comes back and the result is in memory. Numbers are made such
-// that no result is a NaN or subnormal.
+// Every lane on its own address: what was there comes back and the result is in memory. Numbers are
+// made such that no result is a NaN or subnormal.
 Case atomic_case(const std::string& prefix,
                  const std::string& space,
                  const Atomic& a,

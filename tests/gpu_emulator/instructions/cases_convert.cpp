@@ -201,8 +201,8 @@ std::vector<Case> float_to_integer() {
     return cases;
 }
 
-// |value| exactly, as the nearest double with the last bit set where it is not exact, so that rounding it again
-// is right.
+// |value| exactly, as the nearest double with the last bit set where it is not exact, so that
+// rounding it again is right.
 double odd_double(Int128 value) {
     const bool negative = value < 0;
     auto magnitude = static_cast<unsigned __int128>(negative ? -value : value);

@@ -42,7 +42,8 @@ std::vector<Modifiers> spellings(bool plain, bool directed, bool ftz, bool sat) 
     return all;
 }
 
-// The compiler must not move the operation out of the rounding mode: operands and result are volatile.
+// The compiler must not move the operation out of the rounding mode: operands and result are
+// volatile.
 template <class T, class F>
 T in_rounding_mode(int mode, F operation, T a, T b, T c) {
     volatile T x = a, y = b, z = c;
@@ -224,8 +225,8 @@ std::vector<Case> extremum_and_sign_cases() {
     return cases;
 }
 
-// fp32 approximations. exact: in double; error: what the manual allows at this argument and value, absolute;
-// a negative one where it allows anything.
+// fp32 approximations. exact: in double; error: what the manual allows at this argument and value,
+// absolute; a negative one where it allows anything.
 using Exact = std::function<double(double)>;
 using Error = std::function<double(double argument, double value)>;
 

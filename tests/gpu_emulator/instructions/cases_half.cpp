@@ -31,8 +31,8 @@ double flushed_half(double value) {
     return value != 0 && std::abs(value) < std::ldexp(1.0, -14) ? std::copysign(0.0, value) : value;
 }
 
-// a + b in double with the last bit set if the sum is not exact, so that rounding it again to fewer bits gives
-// the exact sum's rounding.
+// a + b in double with the last bit set if the sum is not exact, so that rounding it again to fewer
+// bits gives the exact sum's rounding.
 double odd_sum(double a, double b) {
     const double sum = a + b;
     if (!std::isfinite(sum)) return sum;

@@ -198,7 +198,8 @@ std::vector<Case> field_cases() {
             cases.push_back(bits(
                 (is_signed ? "bfe.s" : "bfe.u") + number, {width, 32, 32}, width, values,
                 [=](const auto& v) {
-                    // Positions and lengths are one byte. Bits from beyond the register are the sign.
+                    // Positions and lengths are one byte. Bits from beyond the register are the
+                    // sign.
                     const int position = v[1] & 0xFF, length = v[2] & 0xFF, msb = width - 1;
                     Word sign = 0;
                     if (is_signed && length > 0)

@@ -1,4 +1,5 @@
-// Tensor-core instructions (PTX ISA 9.7.14): which lane and register hold which element, by the manual's formulas.
+// Tensor-core instructions (PTX ISA 9.7.14): which lane and register hold which element, by the
+// manual's formulas.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -125,7 +126,8 @@ Expectation product_expectation(const Product& p, const Lanes& lanes) {
                     terms[i][j] += term != 0;
                 }
             }
-        // Order and rounding of the sum are the hardware's; of a single term there is nothing to round in fp32.
+        // Order and rounding of the sum are the hardware's; of a single term there is nothing to
+        // round in fp32.
         const auto expected = [&](const Element& x) {
             const double unit = p.f32_sum ? std::ldexp(1.0, -20) : std::ldexp(1.0, -9);
             const double tolerance = terms[x.row][x.column] > 1 ? scale[x.row][x.column] * unit : 0;
@@ -241,7 +243,8 @@ Case ldmatrix_case(const std::string& space,
     for (std::uint32_t i = 0; i < 512; ++i)
         words.push_back((2 * i + 0x1000) | (2 * i + 0x1001) << 16);
     c.snippet.shared = bytes_of(words);
-    // Lanes 8 m .. 8 m + 7 name the rows of matrix m, 16 bytes each; the others' addresses do not count.
+    // Lanes 8 m .. 8 m + 7 name the rows of matrix m, 16 bytes each; the others' addresses do not
+    // count.
     for (Word lane = 0; lane < 32; ++lane)
         c.in.push_back({scattered ? (lane * 53 + 7) % 128 * 16 : lane * 16});
     c.expect = [=](const Lanes& lanes) {
@@ -264,7 +267,8 @@ Case ldmatrix_case(const std::string& space,
     return c;
 }
 
-// A lane's register holds elements 2 (lane % 4) and the next of row lane / 4, before and after transposing.
+// A lane's register holds elements 2 (lane % 4) and the next of row lane / 4, before and after
+// transposing.
 Case movmatrix_case() {
     Case c;
     c.form = "movmatrix.sync.aligned.m8n8.trans.b16";

@@ -1,4 +1,5 @@
-// Warp-wide instructions (PTX ISA 9.7.8 shfl, 9.7.13 barriers, vote, match, redux) and control flow (9.7.12).
+// Warp-wide instructions (PTX ISA 9.7.8 shfl, 9.7.13 barriers, vote, match, redux) and control flow
+// (9.7.12).
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -155,7 +156,8 @@ std::vector<Case> vote_cases() {
     vote("ballot", [](const auto& v, Word mask, std::size_t) {
         return std::vector<Word>{ballot_of(v, mask)};
     });
-    // Which lanes run together is not promised; the lane itself is among them, lanes that skipped it are not.
+    // Which lanes run together is not promised; the lane itself is among them, lanes that skipped
+    // it are not.
     cases.push_back(
         warp_case("activemask.b32", 1, {32, 32},
                   "activemask.b32 %r2;\nshr.u32 %r3, %r2, %lane;\nand.b32 %o0, %r3, 1;\n"

@@ -1,4 +1,5 @@
-// What the device under test can run: the emulator what its table of forms has, a GPU what its age allows.
+// What the device under test can run: the emulator what its table of forms has, a GPU what its age
+// allows.
 #pragma once
 
 #include <string>

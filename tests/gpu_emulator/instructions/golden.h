@@ -1,5 +1,5 @@
-// What a GPU answered to the cases, in a file: for each case the outputs and bytes that differ from what the case
-// expects; everything else is as expected. Text, so that a change of it can be read.
+// What a GPU answered to the cases, in a file: for each case the outputs and bytes that differ from
+// what the case expects; everything else is as expected. Text, so that a change of it can be read.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +28,8 @@ std::string golden_name(const Case& c);
 
 GoldenCase golden_of(const Case& c, const Result& result);
 
-// Empty if the result repeats the recorded one, bit by bit or within twice the case's tolerance where it has
-// one; else what is wrong.
+// Empty if the result repeats the recorded one, bit by bit or within twice the case's tolerance
+// where it has one; else what is wrong.
 std::string replay(const Case& c, const GoldenCase& recorded, const Result& got);
 
 void write_golden(std::ostream& file, const Golden& golden);

@@ -1,4 +1,5 @@
-// The emulator against a GPU's recorded answers (tests/run_gpu.sh records them), and the machinery of that.
+// The emulator against a GPU's recorded answers (tests/run_gpu.sh records them), and the machinery
+// of that.
 #include "tests/gpu_emulator/instructions/golden.h"
 
 #include <gtest/gtest.h>

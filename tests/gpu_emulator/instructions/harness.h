@@ -1,5 +1,5 @@
-// Runs a few PTX instructions on every lane of a warp or more and returns what they left behind. Only the
-// public CUDA runtime is used, so the same snippets run on the emulator and on a GPU.
+// Runs a few PTX instructions on every lane of a warp or more and returns what they left behind.
+// Only the public CUDA runtime is used, so the same snippets run on the emulator and on a GPU.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ using Bytes = std::vector<std::byte>;
 using Lanes = std::vector<std::vector<Word>>;
 
 // The body may use, besides what `declarations` adds:
-//   %i0 ..  the inputs, %o0 .. the outputs: .pred, .b16, .b32 or .b64 by their width (1, 16, 32, 64)
+//   %i0 ..  the inputs, %o0 .. the outputs: .pred, .b16, .b32, .b64 by their width (1, 16, 32, 64)
 //   %lane   .b32, the thread's number in its block
 //   %smem   .b32, address of the shared bytes;  %gmem  .b64, global address of the global bytes
 //   extra   a parameter that holds `parameters`, for ld.param
@@ -39,8 +39,8 @@ struct Result {
 // A module that holds the bodies of all these snippets, for an assembler to check; it can't be run.
 std::string assembly_check(const std::vector<const Snippet*>& snippets, int arch);
 
-// Runs the snippet once for each row of inputs. Throws std::runtime_error with CUDA's words and the PTX if
-// the module can't be loaded or the kernel fails.
+// Runs the snippet once for each row of inputs. Throws std::runtime_error with CUDA's words and the
+// PTX if the module can't be loaded or the kernel fails.
 Result run(const Snippet& snippet, const Lanes& in);
 
 // "add.s32" of "  @%p0 add.s32 %o0, %i0, %i1;", for each instruction of the body.

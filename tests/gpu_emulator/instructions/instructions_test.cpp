@@ -1,5 +1,5 @@
-// Every instruction form that the emulator knows does what the PTX ISA says. On a GPU the same cases test the
-// cases: what they say is then what the hardware does.
+// Every instruction form that the emulator knows does what the PTX ISA says. On a GPU the same
+// cases test the cases: what they say is then what the hardware does.
 #include <gtest/gtest.h>
 #include <unistd.h>
 

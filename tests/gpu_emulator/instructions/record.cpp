@@ -1,5 +1,5 @@
-// Asks a GPU every case and writes its answers: record_instructions FILE. Exits with 1 if an answer is not what
-// the PTX ISA says (it is recorded all the same, and named) or a case can't run.
+// Asks a GPU every case and writes its answers: record_instructions FILE. Exits with 1 if an answer
+// is not what the PTX ISA says (it is recorded all the same, and named) or a case can't run.
 #include <cuda_runtime.h>
 
 #include <fstream>
