@@ -160,15 +160,18 @@ std::vector<Case> half_cases() {
                         [=](double a, double b, double) { return extremum(a, b, maximum, nan); }));
         }
         if (type.bf16) continue;
-        // Stated: 2^-9.9 of the value, and 2^-10.987.
+        // Stated: 2^-9.9 of the value, and 2^-10.987; and half a unit for the expected value's own
+        // rounding.
         cases.push_back(half_case(
             "ex2.approx" + suffix, type, 1, {},
             [](double a, double, double) { return std::exp2(a); },
-            [](double v) { return v * std::exp2(-9.9) + std::ldexp(1.0, -24); }));
+            [](double v) {
+                return v * (std::exp2(-9.9) + std::exp2(-11)) + std::ldexp(1.0, -24);
+            }));
         cases.push_back(half_case(
             "tanh.approx" + suffix, type, 1, {},
             [](double a, double, double) { return std::tanh(a); },
-            [](double) { return std::exp2(-10.987); }));
+            [](double) { return std::exp2(-10.987) + std::exp2(-12); }));
     }
     return cases;
 }

@@ -68,6 +68,7 @@ TEST(InstructionGoldens, WhatIsRecordedReplays) {
 }
 
 TEST(InstructionGoldens, OneOtherBitFails) {
+    ASSERT_FALSE(some_cases().empty());
     for (const Case& c : some_cases()) {
         const Result got = run(c.snippet, c.in);
         Result flipped = got;
@@ -84,6 +85,7 @@ TEST(InstructionGoldens, OneOtherBitFails) {
 }
 
 TEST(InstructionGoldens, AChangedCaseAsksForANewRecording) {
+    ASSERT_FALSE(some_cases().empty());
     Case c = some_cases().front();
     const Result got = run(c.snippet, c.in);
     const GoldenCase golden = golden_of(c, got);
