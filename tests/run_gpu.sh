@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# On a machine with an NVIDIA GPU: builds against NVIDIA's own libraries, runs the device tests on the GPU, again
+# under compute-sanitizer, records what the GPU answers to every instruction (for the emulator's tests), and
+# measures. Usage: tests/run_gpu.sh
+#
+# Takes 10 minutes at most: every part has its limit in seconds, and one that fails or runs out of time does not
+# keep the next from running; what there is no time for is left out. To commit afterwards: tests/golden/gpu_instructions.txt and the JSON files in
+# docs/benchmarks/. What each part said is in build-gpu/logs/. Exits with 1 if anything failed or was not finished.
+set -uo pipefail
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+. "$root/launch/packages.sh"
+
+gpu_name=$("${EVENKEEL_NVIDIA_SMI:-nvidia-smi}" --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
+[ -n "$gpu_name" ] || fail "no NVIDIA GPU here (nvidia-smi names none); tests/run.sh runs the tests without one"
+command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+command -v nvcc >/dev/null || fail "no nvcc here; install the CUDA toolkit"
+
+build=$root/build-gpu
+logs=$build/logs
+# "NVIDIA H200" -> nvidia_h200
+short_name=$(tr '[:upper:]' '[:lower:]' <<<"$gpu_name" | tr -cs 'a-z0-9' '_' | sed 's/_*$//')
+results=$root/docs/benchmarks/$short_name
+mkdir -p "$logs"
+export OMP_NUM_THREADS=1
+parts=() states=() times=()
+readonly allowed=600 # seconds
+
+# part NAME SECONDS COMMAND...: runs it within its limit, with its output in a file, and remembers how it went.
+part() {
+    local name=$1 limit=$2 log began status state
+    shift 2
+    if [ $((allowed - SECONDS)) -lt "$limit" ]; then limit=$((allowed - SECONDS)); fi
+    if [ "$limit" -le 0 ]; then
+        skip "$name" "no time left"
+        return 1
+    fi
+    log=$logs/${name// /_}.log
+    began=$(date +%s)
+    printf '%-34s ' "$name"
+    : >"$log"
+    # With `json` set, what the command prints goes to that file.
+    timeout --kill-after=10 "$limit" "$@" >"${json:-$log}" 2>>"$log"
+    status=$?
+    case $status in
+        0) state=passed ;;
+        124 | 137) state="not finished within $limit s" ;;
+        *) state="failed with status $status" ;;
+    esac
+    note "$name" "$state" $(($(date +%s) - began))
+    [ "$state" = passed ] || tail -n 12 "$log" | sed 's/^/    /'
+    return "$status"
+}
+
+note() {
+    parts+=("$1") states+=("$2") times+=("$3")
+    printf '%s (%s s)\n' "$2" "$3"
+}
+
+skip() {
+    printf '%-34s ' "$1"
+    note "$1" "not run: $2" 0
+}
+
+# Programs with device tests; in those that test the CPU too, the GPU's have it in their names.
+test_programs=(attention/attention_test framework/framework_test framework/framework_cuda_test
+               launch/launch_cuda_test)
+filter_of() {
+    case $1 in
+        *_cuda_test) echo '--gtest_filter=*' ;;
+        *) echo '--gtest_filter=*cuda*:*Cuda*' ;;
+    esac
+}
+
+say "build"
+install_missing "${build_packages[@]}" "${test_packages[@]}"
+generator=(-G Ninja)
+[ -f "$build/CMakeCache.txt" ] && generator=()
+targets=(evenkeel instructions_test record_instructions)
+for program in "${test_programs[@]}"; do targets+=("${program#*/}"); done
+part configure 60 cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
+    -DEVENKEEL_BUILD_TESTS=ON -DEVENKEEL_CUDA=ON -DEVENKEEL_TEST_GPU=ON || fail "see $logs/configure.log"
+part build 300 cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" || fail "see $logs/build.log"
+evenkeel=$(find "$build" -maxdepth 2 -name evenkeel -type f -perm -u+x | head -n 1)
+
+say "device tests on $gpu_name"
+for program in "${test_programs[@]}"; do
+    part "${program#*/}" 40 "$build/tests/$program" "$(filter_of "$program")"
+done
+part "instructions_test" 60 "$build/tests/gpu_emulator/instructions/instructions_test"
+
+say "what the GPU answers to every instruction"
+recorded=$logs/gpu_instructions.txt
+rm -f "$recorded"
+part "recorder" 60 "$build/tests/gpu_emulator/instructions/record_instructions" "$recorded"
+[ -s "$recorded" ] && cp "$recorded" "$root/tests/golden/gpu_instructions.txt"
+
+# measured PART SECONDS FILE COMMAND...: keeps what the command prints if it is JSON.
+measured() {
+    local name=$1 limit=$2 file=$3 json
+    shift 3
+    json=$logs/${name// /_}.json
+    part "$name" "$limit" "$@" || return
+    if ! command -v python3 >/dev/null || python3 -m json.tool "$json" >/dev/null 2>&1; then
+        cp "$json" "$file"
+    else
+        states[-1]="failed: what it printed is not JSON"
+        printf '    %s\n' "${states[-1]}"
+    fi
+}
+
+say "measurements"
+mkdir -p "$(dirname "$results")"
+measured "benchmark" 100 "$results.json" "$evenkeel" bench --device cuda --json
+if python3 -c "import torch; assert torch.cuda.is_available()" 2>/dev/null; then
+    measured "PyTorch for comparison" 90 "${results}_pytorch.json" python3 "$root/tests/gpu/compare_pytorch.py"
+else
+    skip "PyTorch for comparison" "python3 has no torch that sees a GPU"
+fi
+
+say "the device tests under compute-sanitizer"
+sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer)
+# sanitized TOOL COMMAND...: under the tool.
+sanitized() {
+    local tool=$1
+    shift
+    part "$tool of ${1##*/}" 60 "$sanitizer" --tool "$tool" --error-exitcode 3 --print-limit 20 "$@"
+}
+for tool in memcheck synccheck initcheck racecheck; do
+    if [ -z "$sanitizer" ]; then
+        skip "$tool" "no compute-sanitizer here"
+        continue
+    fi
+    for program in "${test_programs[@]}"; do
+        sanitized "$tool" "$build/tests/$program" "$(filter_of "$program")"
+    done
+done
+
+say "summary"
+unfinished=0
+{
+    printf '{\n  "gpu": "%s",\n  "commit": "%s",\n  "parts": [\n' "$gpu_name" \
+        "$(git -C "$root" rev-parse --short HEAD 2>/dev/null)"
+    for i in "${!parts[@]}"; do
+        printf '    {"part": "%s", "state": "%s", "seconds": %s}%s\n' "${parts[i]}" "${states[i]}" "${times[i]}" \
+            "$([ "$((i + 1))" = ${#parts[@]} ] || echo ,)"
+    done
+    printf '  ]\n}\n'
+} >"${results}_checks.json"
+for i in "${!parts[@]}"; do
+    case ${states[i]} in
+        passed | "not run: no compute"* | "not run: python3"*) ;;
+        *)
+            unfinished=1
+            printf '%s: %s\n' "${parts[i]}" "${states[i]}"
+            ;;
+    esac
+done
+[ "$unfinished" = 0 ] && echo "everything passed"
+echo "results: ${results#"$root"/}*.json, tests/golden/gpu_instructions.txt; logs: ${logs#"$root"/}"
+exit "$unfinished"
