@@ -80,20 +80,20 @@ std::string percent(double ratio) {
     return format(std::abs(ratio) < 0.01 ? "%.2f %%" : "%.1f %%", 100.0 * ratio);
 }
 
-void print(const Lines& lines) {
+void print(const Lines& lines, std::ostream& out) {
     for (const bench::Line& line : lines) {
-        std::cout << "  " << std::left << std::setw(44) << line.name << std::right << std::setw(9)
-                  << format(std::abs(line.value) < 10.0 ? "%.2f" : "%.1f", line.value) << " "
-                  << std::left << std::setw(8) << line.unit << std::right;
-        if (line.best > 0.0) std::cout << format("best %8.1f", line.best);
+        out << "  " << std::left << std::setw(44) << line.name << std::right << std::setw(9)
+            << format(std::abs(line.value) < 10.0 ? "%.2f" : "%.1f", line.value) << " " << std::left
+            << std::setw(8) << line.unit << std::right;
+        if (line.best > 0.0) out << format("best %8.1f", line.best);
         for (const bench::Share& share : line.shares) {
-            std::cout << std::setw(9) << percent(share.ratio) << " " << share.of;
+            out << std::setw(9) << percent(share.ratio) << " " << share.of;
             if (share.goal > 0.0) {
-                std::cout << " (goal: " << (share.at_most ? "at most " : "")
-                          << format("%.0f %%", 100.0 * share.goal) << ")";
+                out << " (goal: " << (share.at_most ? "at most " : "")
+                    << format("%.0f %%", 100.0 * share.goal) << ")";
             }
         }
-        std::cout << std::endl;
+        out << std::endl;
     }
 }
 
@@ -143,25 +143,31 @@ void run_bench_on_gpu(const BenchCommand& command, const Communicator& world) {
     }
     const std::string why = why_no_cuda();
     EVENKEEL_CHECK_CODE(why.empty(), ErrorCode::kCuda, "bench", "--device cuda: ", why);
-    const GpuDescription gpu = describe_gpu();
-    Json results = {{"device", {{"name", gpu.name}, {"driver", gpu.driver}}}};
-    if (!command.json) std::cout << gpu.name << ", driver " << gpu.driver << "\n";
-    for (const auto& entry : kGpu) {
-        const auto& only = command.only;
-        if (!only.empty() && std::find(only.begin(), only.end(), entry.name) == only.end())
-            continue;
-        if (!command.json) std::cout << entry.name << std::endl;
-        const Lines lines = entry.measure({});
-        if (command.json) {
-            results[entry.name] = to_json(lines);
-        } else {
-            print(lines);
-        }
-    }
-    if (command.json) std::cout << results.dump(2) << "\n";
+    bench::run_gpu_bench(command.only, command.json, {}, std::cout);
 }
 
 }  // namespace
+
+void bench::run_gpu_bench(const std::vector<std::string>& only,
+                          bool json,
+                          const GpuBench& size,
+                          std::ostream& out) {
+    const GpuDescription gpu = describe_gpu();
+    Json results = {{"device", {{"name", gpu.name}, {"driver", gpu.driver}}}};
+    if (!json) out << gpu.name << ", driver " << gpu.driver << "\n";
+    for (const auto& entry : kGpu) {
+        if (!only.empty() && std::find(only.begin(), only.end(), entry.name) == only.end())
+            continue;
+        if (!json) out << entry.name << std::endl;
+        const Lines lines = entry.measure(size);
+        if (json) {
+            results[entry.name] = to_json(lines);
+        } else {
+            print(lines, out);
+        }
+    }
+    if (json) out << results.dump(2) << "\n";
+}
 
 std::vector<std::string> bench_names() {
     std::vector<std::string> names;
@@ -188,7 +194,7 @@ void run_bench(const BenchCommand& command, Communicator& world) {
         if (command.json) {
             results[name] = to_json(lines);
         } else {
-            print(lines);
+            print(lines, std::cout);
         }
     }
     if (!speaks) return;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -74,14 +75,21 @@ Lines measure_costs(const ModelConfig& config,
                     std::int64_t batch,
                     std::int64_t tokens,
                     const Body& step);
-// What is measured on a GPU. Sequences of tokens / 8, / 4, / 2 and 1.
+// What is measured on a GPU.
 struct GpuBench {
     std::int64_t tokens = 16384, heads = 32, kv_heads = 8;
+    std::vector<std::int64_t> head_dims = {64, 128, 96, 256};
+    std::vector<std::int64_t> lengths = {2048, 4096, 8192, 16384};  // of sequences; divide tokens
     int rounds = 15;
     double seconds = 0.01;  // of one body in one round
 };
 Lines measure_gpu_norm(const GpuBench& size);
 Lines measure_gpu_attention(const GpuBench& size);
+// `evenkeel bench --device cuda`: measures "norm" and "attention", or only those named.
+void run_gpu_bench(const std::vector<std::string>& only,
+                   bool json,
+                   const GpuBench& size,
+                   std::ostream& out);
 // Two ranks against one rank with two threads; collective over two ranks. Rank 0 has the result.
 Lines measure_ranks(Communicator& world);
 

@@ -12,7 +12,6 @@ namespace evenkeel::bench {
 namespace {
 
 constexpr DType kType = DType::kBFloat16;
-constexpr std::int64_t kHeadDims[] = {64, 128, 96, 256};
 constexpr double kNormGoal = 0.85, kTelemetryGoal = 0.01;
 // TFLOP/s of D = 128 without a mask, in the longest sequence, on an H200.
 constexpr double kForwardGoal = 350.0, kBackwardGoal = 300.0;
@@ -141,15 +140,15 @@ void append(Lines& lines, const Lines& more) {
 
 Lines measure_gpu_norm(const GpuBench& size) {
     Lines lines;
-    for (const std::int64_t D : kHeadDims) append(lines, measure_norm_case(D, size));
+    for (const std::int64_t D : size.head_dims) append(lines, measure_norm_case(D, size));
     return lines;
 }
 
 Lines measure_gpu_attention(const GpuBench& size) {
     Lines lines;
-    for (const std::int64_t D : kHeadDims) {
+    for (const std::int64_t D : size.head_dims) {
         const Attention attention(D, size);
-        for (std::int64_t T = size.tokens / 8; T <= size.tokens; T *= 2) {
+        for (const std::int64_t T : size.lengths) {
             for (const bool causal : {false, true}) append(lines, attention.measure(T, causal));
         }
     }
