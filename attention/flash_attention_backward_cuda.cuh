@@ -37,10 +37,11 @@
 //
 // Floor, B T = 16384 in one sequence, H = 32, K = 8, D = 128, no mask: a product over all cells is
 // 2 * 32 * 16384^2 * 128 = 2.2 TFLOP, seven are 15.4 TFLOP: 49.3 ms at an A100's 312 TFLOP/s, 15.6
-// ms at an H200's 989; causal half of that. Memory: prepare reads dout and out (2 * 134 MB), keys
-// reads q and dout and k, v (2 * 134 + 67 MB) and writes dk, dv (67 MB), queries reads the same and
-// writes dq (134 MB): 1.14 GB, 0.6 ms at 2.0 TB/s, 0.24 ms at 4.8 TB/s. So the products are the
-// floor; counted as the usual five (11 TFLOP) it is 223 and 706 TFLOP/s.
+// ms at an H200's 989; causal half of that. Memory, in MB: q, out, dout and dq are 134.2 each, k, v,
+// dk and dv 33.6, lse 2.1, the three numbers of every row 6.3. prepare reads dout, out and lse and
+// writes rows (276.8); keys reads q, dout, k, v and rows and writes dk and dv (408.9); queries reads
+// the same and writes dq (476.1): 1161.8 MB, 0.57 ms at 2.04 TB/s, 0.24 ms at 4.8 TB/s. So the
+// products are the floor; counted as the usual five (11.0 TFLOP) it is 223 and 706 TFLOP/s.
 #pragma once
 
 #include "attention/flash_attention_backward_keys.cuh"
