@@ -85,8 +85,8 @@ __device__ __forceinline__ void load_tile(
 }
 
 __device__ __forceinline__ int warp_of_thread() {
-    return __shfl_sync(0xffffffffu, threadIdx.x / 32,
-                       0);  // the same for all lanes, as the compiler sees
+    // By a shuffle the compiler sees that it is the same for all lanes.
+    return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
 }
 
 // threadIdx.x and blockIdx, read anew where they are asked for: what follows from them in a loop is

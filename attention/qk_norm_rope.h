@@ -1,14 +1,17 @@
-// QK normalisation fused with rotary embedding: y = R_t( gain * x / rms(x) ), rms(x) = sqrt(mean(x^2) +
-// eps), over the D channels of each head by itself. Norm first, then rotation. Statistic, gain and
-// rotation are fp32 whatever the storage type, with one rounding at the end.
-// (RMSNorm: Zhang and Sennrich 2019; its use on q and k: Dehghani et al. 2023, Wortsman et al. 2023.)
+// QK normalisation fused with rotary embedding: y = R_t( gain * x / rms(x) ), with
+// rms(x) = sqrt(mean(x^2) + eps) over the D channels of each head by itself. Norm first, then
+// rotation. Statistic, gain and rotation are fp32 whatever the storage type, with one rounding at
+// the end. (RMSNorm: Zhang and Sennrich 2019; on q and k: Dehghani et al. 2023, Wortsman et al.
+// 2023.)
 //
-// The square of a value beyond 1e19 does not fit fp32: rows whose mean square over- or underflows get theirs
-// in double, so that every finite row keeps its direction. An infinity or NaN stays within its row.
+// The square of a value beyond 1e19 does not fit fp32: rows whose mean square over- or underflows
+// get theirs in double, so that every finite row keeps its direction. An infinity or NaN stays
+// within its row.
 //
-// B batch, T positions, N heads on this rank (H/P query or K/P key heads), D head width, R rotary_dim.
-// CPU: fp32 and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: bf16 and fp16; D 64, 96, 128 or 256; rows
-// aligned to 16 bytes (base address and strides), gains too; work goes to the current stream.
+// B batch, T positions, N heads on this rank (H/P query or K/P key heads), D head width,
+// R rotary_dim.
+// CPU: fp32 and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: bf16 and fp16; D 64, 96, 128 or 256;
+// rows aligned to 16 bytes (base address and strides), gains too; work goes to the current stream.
 #pragma once
 
 #include <cstdint>
@@ -28,17 +31,19 @@ struct QkNormRopeOptions {
 // The queries or the keys of one call.
 // x [B, T, N, D], any strides with contiguous rows of D (a slice of packed QKV).
 // gain [N, D], or [D] shared by all heads, fp32; undefined: no gain (all ones).
-// y like x, may be any strides; may not overlap x unless norm is false. rstd [B, T, N] fp32: 1 / rms, for
-// backward (not touched when norm is false; may then be undefined).
-// A zero row gives zero, with eps 0 too. Every channel of y is written, those that do not turn included.
+// y like x, any strides; may not overlap x unless norm is false.
+// rstd [B, T, N] fp32: 1 / rms, for backward (not touched when norm is false; may then be
+// undefined).
+// A zero row gives zero, with eps 0 too. Every channel of y is written, those that do not turn
+// included.
 struct QkNormRopePart {
     Tensor x, gain, y, rstd;
 };
 
-// Queries and keys together (1 or 2 parts of the same B, T, D and type): on CUDA one pass over packed QKV by one
-// kernel.
-// positions [B, T] int32, absolute; undefined: position t is rope.first + t. All must lie inside the table; on
-// CUDA, where the host does not read them, a row whose position does not becomes NaN.
+// Queries and keys together (1 or 2 parts of the same B, T, D and type): on CUDA one pass over
+// packed QKV by one kernel.
+// positions [B, T] int32, absolute; undefined: position t is rope.first + t. All must lie inside
+// the table; on CUDA, where the host does not read them, a row whose position does not becomes NaN.
 // The result does not depend on the number of threads.
 void qk_norm_rope_forward(std::span<const QkNormRopePart> parts,
                           const RopeTable& rope,
@@ -57,8 +62,8 @@ void qk_norm_rope_forward(const Tensor& x,
 // dx from dy (both [B, T, N, D]; dx may alias dy), x and rstd as in forward.
 //   with z = R_t^T dy, u = x rstd:  dgain_c += sum z_c u_c;
 //   dx = rstd ( gain z - u mean(gain z u) )
-// dgain like gain, fp32, added to, in a fixed order (the same bits for any number of threads, and on every
-// GPU); undefined when gain is.
+// dgain like gain, fp32, added to, in a fixed order (the same bits for any number of threads, and
+// on every GPU); undefined when gain is.
 struct QkNormRopeGradientPart {
     Tensor dy, x, gain, rstd, dx, dgain;
 };

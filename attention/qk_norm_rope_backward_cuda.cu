@@ -1,18 +1,20 @@
-// QK-norm and RoPE backward: dx of q and k in one launch, then the gradients of the gains in a second, small one.
+// QK-norm and RoPE backward: dx of q and k in one launch, then the gradients of the gains in a
+// second, small one.
 //
-// Tiles: as forward (qk_norm_rope_forward_cuda.cu), with 64 tokens a CTA on every GPU. A lane sums its 16 channels'
-// gain gradients in fp32 over its 16 tokens, the CTA adds its four warps in order and writes one partial sum for
-// each head; the second kernel adds those in double, always in the same tree. So the bits of dgain depend on
-// the shape only.
+// Tiles: as forward (qk_norm_rope_forward_cuda.cu), with 64 tokens a CTA on every GPU. A lane sums
+// its 16 channels' gain gradients in fp32 over its 16 tokens, the CTA adds its four warps in order
+// and writes one partial sum for each head; the second kernel adds those in double, always in the
+// same tree. So the bits of dgain depend on the shape only.
 //
-// Bytes: dy and x are read and dx written once in whole 32-byte sectors, rstd read once, the table as forward;
-// partial sums written and read once. With B T = 16384, H = 32, K = 8, D = R = 128:
+// Bytes: dy and x are read and dx written once in whole 32-byte sectors, rstd read once, the table
+// as forward; partial sums written and read once. With B T = 16384, H = 32, K = 8, D = R = 128:
 //   dy, x, dx 3 x 16384 x 40 x 128 x 2 = 503.3 MB; rstd 2.6 MB; table at most 8.4 MB; partial sums
-//   2 x 16384 / 64 x 40 x 128 x 4 = 10.5 MB: 524.8 MB. About 13 flops a channel, 1.1 GFLOP: no limit.
+//   2 x 16384 / 64 x 40 x 128 x 4 = 10.5 MB: 524.8 MB. 13 flops a channel, 1.1 GFLOP: no limit.
 //   Floor: A100 (2.04 TB/s) 257 us, H200 (4.8 TB/s) 109 us.
 //
-// Loads in flight, on paper: 128 registers let 4 CTAs, 16 warps, share an SM; each warp opens 2 rows of dy and of x
-// a group, 4 KB, so up to 64 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB that an H200 needs.
+// Loads in flight, on paper: 128 registers let 4 CTAs, 16 warps, share an SM; each warp opens 2
+// rows of dy and of x a group, 4 KB, so up to 64 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB
+// that an H200 needs.
 #include "attention/qk_norm_rope_cuda.cuh"
 #include "attention/qk_norm_rope_cuda.h"
 #include "attention/qk_norm_rope_launch.cuh"
@@ -138,8 +140,8 @@ __global__ void __launch_bounds__(kThreads, 4)
 // ---- dgain += sums over chunks, and over heads where they share a gain
 
 struct GainPart {
-    const float* partial =
-        nullptr;             // [rows, width]: width = N D, or D with the heads among the rows
+    // [rows, width]: width = N D, or D with the heads among the rows.
+    const float* partial = nullptr;
     float* dgain = nullptr;  // [width]
     std::uint32_t rows = 0, width = 0;
 };

@@ -1,15 +1,17 @@
-// What the forward and backward kernels of QK-norm and RoPE share: which lane holds what, 16-byte accesses,
-// the statistic and the rotation.
+// What the forward and backward kernels of QK-norm and RoPE share: which lane holds what, 16-byte
+// accesses, the statistic and the rotation.
 //
-// A row (one head of one token) belongs to a group of neighbouring lanes. Each lane holds two chunks of 8
-// channels, chosen so that the two channels of every rotation pair meet in one lane: nothing is exchanged
-// between lanes but the sum of the statistic.
-//   half-split, R = rotary_dim a multiple of 16: lane l < R/16 holds chunks l and l + R/16, whose channels turn
-//     with each other; the chunks that do not turn are shared out among the remaining lanes.
+// A row (one head of one token) belongs to a group of neighbouring lanes. Each lane holds two
+// chunks of 8 channels, chosen so that the two channels of every rotation pair meet in one lane:
+// nothing is exchanged between lanes but the sum of the statistic.
+//   half-split, R = rotary_dim a multiple of 16: lane l < R/16 holds chunks l and l + R/16, whose
+//     channels turn with each other; the chunks that do not turn are shared out among the remaining
+//     lanes.
 //   interleaved, R a multiple of 8: lane l holds chunks l and l + D/16; pairs lie within a chunk.
 //   any other R: as interleaved; each channel's partner is read a second time, alone.
-// A group keeps its head and walks over tokens, so that gains (and sums of gain gradients) stay in registers,
-// while the groups of a warp stand at neighbouring heads of the same token, whose angles they share.
+// A group keeps its head and walks over tokens, so that gains (and sums of gain gradients) stay in
+// registers, while the groups of a warp stand at neighbouring heads of the same token, whose angles
+// they share.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -31,8 +33,9 @@ inline constexpr int kHeld = 2 * kChunk;
 
 enum class Layout { kHalfSplit, kInterleaved, kAny };
 
-// Division of a number below 2^31 by a constant: a multiplication and a shift. With s = ceil(log2 d) and
-// m = ceil(2^(31+s) / d), n m / 2^(31+s) exceeds n / d by less than 1 / d (Granlund and Montgomery 1994).
+// Division of a number below 2^31 by a constant: a multiplication and a shift. With
+// s = ceil(log2 d) and m = ceil(2^(31+s) / d), n m / 2^(31+s) exceeds n / d by less than 1 / d
+// (Granlund and Montgomery 1994).
 struct Divisor {
     std::uint32_t value = 1, multiplier = 0;
     int shift = 31;
@@ -147,8 +150,8 @@ struct Packed {
     uint4 chunk[2];
 };
 
-inline constexpr Packed kNotANumber{// in both types
-                                    {{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u, ~0u, ~0u}}};
+// In both types.
+inline constexpr Packed kNotANumber{{{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u, ~0u, ~0u}}};
 
 template <typename T>
 __device__ __forceinline__ Packed load(const T* at, int apart, bool exists) {
@@ -274,8 +277,8 @@ __device__ __forceinline__ void rotate(const Common& common,
                                        int row,
                                        bool exists,
                                        float (&v)[kHeld]) {
-    if (!exists || row < 0 || !turn.turns[0])
-        return;  // the second chunk turns only if the first does
+    // The second chunk turns only if the first does.
+    if (!exists || row < 0 || !turn.turns[0]) return;
     const std::int64_t offset = static_cast<std::int64_t>(row) * (common.rotary_dim / 2);
     const float* const cos_row = turn.cos + offset;
     const float* const sin_row = turn.sin + offset;

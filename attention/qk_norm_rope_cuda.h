@@ -1,4 +1,5 @@
-// The CUDA back end of qk_norm_rope.h: arguments have been checked, there are 1 or 2 parts and B * T is not 0.
+// The CUDA back end of qk_norm_rope.h. Arguments have been checked, there are 1 or 2 parts, and
+// B * T is not 0.
 #pragma once
 
 #include <span>

@@ -1,18 +1,21 @@
 // QK-norm and RoPE forward: one pass over the rows of q and k in one launch.
 //
-// Tiles: a CTA of 4 warps owns 2 to 8 neighbouring heads (32 lanes / lanes of a row) and 8 or 32 tokens; its
-// warps take turns at the tokens. The first CTAs work on the first part, the others on the second, so that
-// all that tells the parts apart is the same for a whole CTA. See qk_norm_rope_cuda.cuh for the lanes of a row.
+// Tiles: a CTA of 4 warps owns 2 to 8 neighbouring heads (32 lanes / lanes of a row) and 8 or 32
+// tokens; its warps take turns at the tokens. The first CTAs work on the first part, the others on
+// the second, so that all that tells the parts apart is the same for a whole CTA. See
+// qk_norm_rope_cuda.cuh for the lanes of a row.
 //
-// Bytes: x is read and y written once in whole 32-byte sectors, rstd written once; a row of the table is read
-// once by each group of heads, mostly from cache. With B T = 16384, H = 32, K = 8, D = R = 128:
-//   x, y 2 x 16384 x 40 x 128 x 2 = 335.5 MB; rstd 16384 x 40 x 4 = 2.6 MB; table at most 16384 x 64 x 2 x 4 =
-//   8.4 MB; gains 20 KB: 346.6 MB. About 7 flops a channel, 0.6 GFLOP: no limit.
+// Bytes: x is read and y written once in whole 32-byte sectors, rstd written once; a row of the
+// table is read once by each group of heads, mostly from cache. With B T = 16384, H = 32, K = 8,
+// D = R = 128:
+//   x, y 2 x 16384 x 40 x 128 x 2 = 335.5 MB; rstd 16384 x 40 x 4 = 2.6 MB; table at most 16384 x
+//   64 x 2 x 4 = 8.4 MB; gains 20 KB: 346.6 MB. About 7 flops a channel, 0.6 GFLOP: no limit.
 //   Floor: A100 (2.04 TB/s) 170 us, H200 (4.8 TB/s) 72 us.
 //
-// Loads in flight, on paper: at most 80 registers let 6 CTAs, 24 warps, share an SM; each warp opens 2 rows a
-// group, 2 KB, so up to 48 KB an SM. An H200's SM draws 4.8 TB/s / 132 = 36 B/ns, half of it reads: at 800 ns
-// from request to data 15 KB must be open, so a warp may spend two thirds of its time on other things.
+// Loads in flight, on paper: at most 80 registers let 6 CTAs, 24 warps, share an SM; each warp
+// opens 2 rows a group, 2 KB, so up to 48 KB an SM. An H200's SM draws 4.8 TB/s / 132 = 36 B/ns,
+// half of it reads: at 800 ns from request to data 15 KB must be open, so a warp may spend two
+// thirds of its time on other things.
 #include "attention/qk_norm_rope_cuda.cuh"
 #include "attention/qk_norm_rope_cuda.h"
 #include "attention/qk_norm_rope_launch.cuh"

@@ -1,4 +1,4 @@
-// The host's side of both directions: the parameters that all rows share, and which kernel takes a call.
+// The host's side of both directions: parameters that all rows share, which kernel takes a call.
 #pragma once
 
 #include "attention/qk_norm_rope_cuda.cuh"

@@ -16,8 +16,8 @@ void check(cudaError_t error, const char* op, const char* call);
 
 struct LaunchShape {
     dim3 grid, block;
-    std::size_t shared_bytes =
-        0;  // dynamic shared memory; above 48 KiB the kernel is told so by itself
+    // Dynamic shared memory. Above 48 KiB launch_raw raises the kernel's own limit first.
+    std::size_t shared_bytes = 0;
 };
 
 // Blocks of a grid, counted in 64 bits: throws kInvalidArgument beyond what CUDA can launch.

@@ -9,11 +9,12 @@ enum class Device { kCpu, kCuda };
 
 constexpr const char* name_of(Device device) { return device == Device::kCpu ? "cpu" : "cuda"; }
 
-// How many there are: 1 CPU; as many GPUs as this process can use, 0 without any or without a CUDA build.
+// How many there are: 1 CPU; as many GPUs as this process can use, 0 without any and in a build
+// without CUDA.
 int device_count(Device device);
 
-// Empty when a GPU can be used; else one sentence that says why not: no CUDA in this build, no GPU, a driver
-// too old for this build, a GPU older than sm_80.
+// Empty when a GPU can be used; else one sentence that says why not: no CUDA in this build, no GPU,
+// a driver too old for this build, a GPU older than sm_80.
 std::string why_no_cuda();
 
 // The current GPU, for reports. Throws like a CUDA tensor where there is none.

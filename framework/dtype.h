@@ -28,7 +28,8 @@ struct bfloat16 {
 };
 static_assert(sizeof(bfloat16) == 2);
 
-// IEEE binary16. Conversion rounds to nearest, ties to even, to subnormals and infinity too; NaN stays NaN.
+// IEEE binary16. Conversion rounds to nearest, ties to even, to subnormals and infinity too. NaN
+// stays NaN.
 struct float16 {
     std::uint16_t bits = 0;
 
@@ -41,7 +42,7 @@ struct float16 {
             half = 0x7e00u | ((magnitude >> 13) & 0x1ffu);
         } else if (magnitude >= 0x47800000u) {  // 65536 and more
             half = 0x7c00u;
-        } else if (magnitude >= 0x38800000u) {  // 2^-14: normal; a carry may reach infinity, as it should
+        } else if (magnitude >= 0x38800000u) {  // 2^-14: normal; a carry may rightly reach infinity
             half = (magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
         } else {  // adding 0.5 leaves the subnormal's bits, rounded, at the bottom of the fraction
             const float shifted = std::bit_cast<float>(magnitude) + 0.5f;

@@ -58,8 +58,8 @@ class Event {
     Event& operator=(const Event&) = delete;
 
     void record(const Stream& stream);
-    void synchronize()
-        const;  // the host waits for the recorded point; at once if nothing is recorded
+    // The host waits for the recorded point; not at all if nothing is recorded.
+    void synchronize() const;
     bool done() const;
     CUevent_st* handle() const { return handle_; }
     // Milliseconds of device time between two recorded events; waits for both.

@@ -29,8 +29,8 @@ struct Line {
     double value = 0.0;
     std::string unit;  // "GFLOP/s", "GB/s", "ms", "MiB"
     std::vector<Share> shares;
-    double best =
-        0.0;  // the fastest round's value, where `value` is the median round's; 0: not told
+    // The fastest round's value, where `value` is the median round's; 0: not told.
+    double best = 0.0;
 };
 using Lines = std::vector<Line>;
 

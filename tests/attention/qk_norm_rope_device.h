@@ -1,4 +1,4 @@
-// Queries and keys of one packed QKV tensor, normalised and rotated on a device in one call each way.
+// Queries and keys of a packed QKV tensor, normalised and rotated on a device in one call each way.
 #pragma once
 
 #include <string>
@@ -19,7 +19,8 @@ std::string device_type_name(const ::testing::TestParamInfo<DeviceType>& info);
 // The table on another device.
 RopeTable on(Device device, const RopeTable& table);
 
-// What both parts share. [B, T, (heads[0] + heads[1] + 1) D] tensors: q, k and one head that is not touched.
+// What both parts share. Tensors [B, T, (heads[0] + heads[1] + 1) D]: q, k and one head that is
+// not touched.
 struct JointCase {
     std::int64_t batch = 1, tokens = 1;
     std::int64_t heads[2] = {1, 1};  // the second may be 0: one part only

@@ -1,4 +1,5 @@
-// Queries and keys together, on every device: truth, sizes, data that have broken kernels, independence of rows.
+// Queries and keys together, on every device: truth, sizes, data that have broken kernels,
+// independence of rows.
 #include "tests/attention/qk_norm_rope_device.h"
 
 #include <cmath>
@@ -82,8 +83,8 @@ constexpr RopeLayout kHalfSplit = RopeLayout::kHalfSplit, kInterleaved = RopeLay
 constexpr GainKind kNone = GainKind::kNone, kShared = GainKind::kShared,
                    kPerHead = GainKind::kPerHead;
 
-// Each width with whole and partial rotation in both layouts; rotary widths that are multiples of 16, of 8, of
-// neither; every pair of gains.
+// Each width with whole and partial rotation in both layouts; rotary widths that are multiples of
+// 16, of 8, of neither; every pair of gains.
 constexpr Variant kVariants[] = {
     {64, 64, kHalfSplit, {kPerHead, kPerHead}},     {64, 32, kInterleaved, {kShared, kShared}},
     {64, 2, kHalfSplit, {kPerHead, kNone}},         {96, 96, kHalfSplit, {kPerHead, kShared}},
@@ -177,7 +178,8 @@ TEST_P(QkNormRopeDevice, PositionsFarOutChooseTheirAngle) {
     }
 }
 
-// Sequences and tokens that do not follow each other in memory, read and written in different places.
+// Sequences and tokens that do not follow each other in memory, read and written in different
+// places.
 TEST_P(QkNormRopeDevice, PartsOfLongerSequencesKeepTheirPlace) {
     const Tensor longer = gaussian({2, 12, 3, 64}, dtype(), 1);
     const Tensor gain = on(device(), gaussian({3, 64}, kFp32, 2));

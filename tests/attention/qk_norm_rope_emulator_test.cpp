@@ -1,5 +1,5 @@
-// What only the emulator can show of QK-norm and RoPE: any order of threads gives the same bits, and memory is
-// moved in whole sectors.
+// What only the emulator can show of QK-norm and RoPE: any order of threads gives the same bits,
+// and memory is moved in whole sectors.
 #include <string>
 
 #include "tests/attention/qk_norm_rope_device.h"
@@ -50,8 +50,8 @@ gpu_emulator::Counters counters_of(const std::string& name) {
     return {};
 }
 
-// Copying alone, in both directions: exactly the bytes, in whole sectors. T, and the heads that share a warp, are
-// such that every group of lanes has work.
+// Copying alone, in both directions: exactly the bytes, in whole sectors. T, and the heads that
+// share a warp, are such that every group of lanes has work.
 TEST(QkNormRopeEmulated, RowsMoveInWholeSectorsOnce) {
     for (const std::int64_t dim : {64, 96, 128, 256}) {
         for (const DType dtype : {kBf16, DType::kFloat16}) {

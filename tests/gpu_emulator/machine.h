@@ -1,6 +1,6 @@
-// A GPU on the CPU: runs the kernels of a Module, one CUDA thread after the other, and checks what hardware
-// would let pass: races, missing barriers and waits, addresses out of bounds or misaligned, divergent warp
-// operations, deadlocks, reads of memory that nobody wrote.
+// A GPU on the CPU: runs the kernels of a Module, one CUDA thread after the other, and checks what
+// hardware would let pass: races, missing barriers and waits, addresses out of bounds or
+// misaligned, divergent warp operations, deadlocks, reads of memory that nobody wrote.
 #pragma once
 
 #include <cstddef>
@@ -17,10 +17,11 @@ struct Dim3 {
     std::uint32_t x = 1, y = 1, z = 1;
 };
 
-// ---- Device memory. Addresses are real, but no host code can touch the memory except through here: outside
-// of these functions its pages are closed, so that a host read of a device pointer faults as it would on a GPU.
-std::uint64_t allocate(
-    std::size_t bytes);               // 256-byte aligned, filled with 0xFF and counted as unwritten
+// ---- Device memory. Addresses are real, but no host code can touch the memory except through
+// here: outside of these functions its pages are closed, so that a host read of a device pointer
+// faults as it would on a GPU.
+// 256-byte aligned, filled with 0xFF and counted as unwritten.
+std::uint64_t allocate(std::size_t bytes);
 bool release(std::uint64_t address);  // false: not the start of a living allocation
 // Bounds-checked; false (and a report) if any byte lies outside living allocations.
 bool copy_to_device(std::uint64_t to, const void* from, std::size_t bytes);
@@ -31,8 +32,8 @@ bool is_device_address(std::uint64_t address);
 
 // ---- Kernels
 
-// Resolves every instruction's form; throws std::runtime_error with the list of all forms that are not in the
-// table, so that nothing is ever executed as something else.
+// Resolves every instruction's form; throws std::runtime_error with the list of all forms that are
+// not in the table, so that nothing is ever executed as something else.
 void link(Module& module);
 
 struct Launch {
@@ -48,8 +49,8 @@ bool run(const Module& module,
 
 // ---- What was seen
 
-// Prints "[gpu emulator] WHAT ... kernel NAME, FILE:LINE, block (x,y,z) thread (x,y,z)[, and ...]" once per kind
-// and place, and makes the process fail: at exit the status becomes 1 if it was 0.
+// Prints "[gpu emulator] WHAT ... kernel NAME, FILE:LINE, block (x,y,z) thread (x,y,z)[, and ...]"
+// once per kind and place, and makes the process fail: at exit the status becomes 1 if it was 0.
 void report(const std::string& text);
 std::size_t report_count();
 // For tests that provoke reports: returns and forgets them.
