@@ -38,7 +38,4 @@ void launch(const char* op,
     launch_raw(op, reinterpret_cast<const void*>(kernel), shape, pointers);
 }
 
-// Of the current device.
-int multiprocessor_count();
-
 }  // namespace evenkeel::cuda

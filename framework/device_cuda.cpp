@@ -193,12 +193,4 @@ void launch_raw(const char* op, const void* kernel, const LaunchShape& shape, vo
     check(error, op, call.c_str());
 }
 
-int multiprocessor_count() {
-    int count = 0;
-    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount,
-                                 current_device("multiprocessor_count")),
-          "multiprocessor_count", "cudaDeviceGetAttribute");
-    return count;
-}
-
 }  // namespace evenkeel::cuda

@@ -4,11 +4,13 @@
 # measures. Usage: tests/run_gpu.sh
 #
 # Takes 10 minutes at most: every part has its limit in seconds, and one that fails or runs out of time does not
-# keep the next from running; what there is no time for is left out. To commit afterwards: tests/golden/gpu_instructions.txt and the JSON files in
-# docs/benchmarks/. What each part said is in build-gpu/logs/. Exits with 1 if anything failed or was not finished.
+# keep the next from running; what there is no time for is left out. To commit afterwards:
+# tests/golden/gpu_instructions.txt and the JSON files in docs/benchmarks/. What each part said is in build-gpu/logs/.
+# Exits with 1 if anything failed or was not finished.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/launch/packages.sh"
+[ $# = 0 ] || fail "takes no arguments, got: $*"
 
 gpu_name=$("${EVENKEEL_NVIDIA_SMI:-nvidia-smi}" --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
 [ -n "$gpu_name" ] || fail "no NVIDIA GPU here (nvidia-smi names none); tests/run.sh runs the tests without one"

@@ -1,5 +1,5 @@
 // What only the emulator can see of flash attention's backward kernels: that the gradients do not
-// hang on the order in which threads and blocks happen to run, and what the memory accesses cost.
+// depend on the order in which threads and blocks happen to run, and what memory accesses cost.
 #include <gtest/gtest.h>
 
 #include "attention/flash_attention.h"

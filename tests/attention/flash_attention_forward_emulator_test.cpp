@@ -1,5 +1,5 @@
-// What only the emulator can see of flash attention's forward kernel: that its result does not hang
-// on the order in which threads happen to run, and what its memory accesses cost.
+// What only the emulator can see of flash attention's forward kernel: that its result does not
+// depend on the order in which threads happen to run, and what its memory accesses cost.
 #include <gtest/gtest.h>
 
 #include "attention/flash_attention.h"
