@@ -153,8 +153,13 @@ void bench::run_gpu_bench(const std::vector<std::string>& only,
                           const GpuBench& size,
                           std::ostream& out) {
     const GpuDescription gpu = describe_gpu();
-    Json results = {{"device", {{"name", gpu.name}, {"driver", gpu.driver}}}};
-    if (!json) out << gpu.name << ", driver " << gpu.driver << "\n";
+    Json results = {
+        {"device",
+         {{"name", gpu.name}, {"driver", gpu.driver}, {"multiprocessors", gpu.multiprocessors}}}};
+    if (!json) {
+        out << gpu.name << ", " << gpu.multiprocessors << " multiprocessors, driver " << gpu.driver
+            << "\n";
+    }
     for (const auto& entry : kGpu) {
         if (!only.empty() && std::find(only.begin(), only.end(), entry.name) == only.end())
             continue;

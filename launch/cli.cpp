@@ -161,7 +161,7 @@ void add_bench(CLI::App& program, BenchCommand& command, std::string& device, Ch
         "value is of the median round, best of the fastest one (GPU only); shares are fractions of "
         "what \"of\"\n"
         "says; a share has goal, goal_at_most or neither. With --device cuda there is also device: "
-        "{name, driver}.");
+        "{name, driver, multiprocessors}.");
     app.callback([&] {
         command.device = device == name_of(Device::kCuda) ? Device::kCuda : Device::kCpu;
         choice.run = [&](Communicator& world) { run_bench(command, world); };

@@ -30,6 +30,7 @@ Json json_of(const std::string& part, const bench::GpuBench& size) {
     EXPECT_EQ(results.size(), 2u) << "more than the device and " << part;
     EXPECT_FALSE(results.at("device").at("name").get<std::string>().empty());
     EXPECT_FALSE(results.at("device").at("driver").get<std::string>().empty());
+    EXPECT_GT(results.at("device").at("multiprocessors").get<int>(), 0);
     return results.at(part);
 }
 
