@@ -2,8 +2,8 @@
 
 #include <cmath>
 
-#include "attention/flash_attention_cpu.h"
-#include "attention/flash_attention_cuda.h"
+#include "attention/cpu/flash_attention.h"
+#include "attention/cuda/flash_attention.h"
 
 namespace evenkeel {
 namespace {

@@ -1,6 +1,6 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
-#include "attention/flash_attention_cuda.h"
-#include "attention/qk_norm_rope_cuda.h"
+#include "attention/cuda/flash_attention.h"
+#include "attention/cuda/qk_norm_rope.h"
 
 namespace evenkeel::cuda {
 namespace {

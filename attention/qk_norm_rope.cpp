@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "attention/qk_norm_rope_cpu.h"
-#include "attention/qk_norm_rope_cuda.h"
+#include "attention/cpu/qk_norm_rope.h"
+#include "attention/cuda/qk_norm_rope.h"
 #include "framework/dispatch.h"
 
 namespace evenkeel {

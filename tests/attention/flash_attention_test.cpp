@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "attention/flash_attention_cpu.h"
+#include "attention/cpu/flash_attention.h"
 #include "tests/attention/flash_attention_plain.h"
 #include "tests/support/compare.h"
 

@@ -1,15 +1,15 @@
 # Faults in flash attention's backward kernels. Only bf16 is built, and a head width of 64.
-set(backward TEST attention_test SOURCE attention/flash_attention_backward_bf16.cu
+set(backward TEST attention_test SOURCE attention/cuda/flash_attention_backward_bf16.cu
     CUT
-    attention/flash_attention_backward_cuda.cuh
+    attention/cuda/flash_attention_backward.cuh
     [[return launch_flash_backward<T, 96>(problem)]] [[return]]
-    attention/flash_attention_backward_cuda.cuh
+    attention/cuda/flash_attention_backward.cuh
     [[return launch_flash_backward<T, 128>(problem)]] [[return]]
-    attention/flash_attention_backward_cuda.cuh
+    attention/cuda/flash_attention_backward.cuh
     [[return launch_flash_backward<T, 256>(problem)]] [[return]])
-set(rows attention/flash_attention_backward_rows.cuh)
-set(keys attention/flash_attention_backward_keys.cuh)
-set(queries attention/flash_attention_backward_queries.cuh)
+set(rows attention/cuda/flash_attention_backward_rows.cuh)
+set(keys attention/cuda/flash_attention_backward_keys.cuh)
+set(queries attention/cuda/flash_attention_backward_queries.cuh)
 set(causal *FlashBackwardCudaTest*/causal_129_bf16)
 
 evenkeel_mutation(backward_delta_of_another_row ${backward}
@@ -54,7 +54,7 @@ evenkeel_mutation(backward_masked_block_taken_for_whole ${backward}
     EXPECT [[FAILED.*causal_129]])
 
 evenkeel_mutation(backward_cells_times_what_is_not_transposed ${backward}
-    FILE attention/flash_attention_backward_products.cuh
+    FILE attention/cuda/flash_attention_backward_products.cuh
     FIND [[right.template load<true>(16 * k, j)]]
     REPLACE [[right.load(16 * k, j)]]
     FILTER ${causal}

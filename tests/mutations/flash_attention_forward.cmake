@@ -1,12 +1,12 @@
 # Faults in flash attention's forward kernel, and in what all attention kernels share. Only bf16 is built, and a
 # head width of 64.
-set(forward TEST attention_test SOURCE attention/flash_attention_forward_64_96_cuda.cu
+set(forward TEST attention_test SOURCE attention/cuda/flash_attention_forward_64_96.cu
     CUT
-    attention/flash_attention_forward_64_96_cuda.cu
+    attention/cuda/flash_attention_forward_64_96.cu
     [[launch_flash_forward<64, 96>]] [[launch_flash_forward<64>]]
-    attention/flash_attention_forward_cuda.cuh
+    attention/cuda/flash_attention_forward.cuh
     [[launch_flash_forward_as<__half, kHeadDim>(problem, partials)]] [[(void)0]])
-set(kernel attention/flash_attention_forward_cuda.cuh)
+set(kernel attention/cuda/flash_attention_forward.cuh)
 set(causal *FlashForwardCudaTest*/causal_257_bf16)
 set(ragged *FlashForwardCudaTest*/head_dim_64_ragged_bf16)
 set(anywhere *FlashForwardCudaPropertyTest.MaximumIsRightWhereverItComes/bf16)
@@ -33,7 +33,7 @@ evenkeel_mutation(forward_swapped_fragment_registers ${forward}
     EXPECT [[FAILED.*head_dim_64_ragged]])
 
 evenkeel_mutation(forward_swapped_rows_of_a_square ${forward}
-    FILE attention/mma.cuh
+    FILE attention/cuda/mma.cuh
     FIND [["+f"(sum.c[0]), "+f"(sum.c[1]), "+f"(sum.c[2]), "+f"(sum.c[3])
             : "r"(a.r[0]), "r"(a.r[1]), "r"(a.r[2]), "r"(a.r[3]), "r"(b0), "r"(b1));
     } else {]]
@@ -44,14 +44,14 @@ evenkeel_mutation(forward_swapped_rows_of_a_square ${forward}
     EXPECT [[FAILED.*head_dim_64_ragged]])
 
 evenkeel_mutation(forward_values_not_transposed ${forward}
-    FILE attention/mma.cuh
+    FILE attention/cuda/mma.cuh
     FIND [[ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16]]
     REPLACE [[ldmatrix.sync.aligned.m8n8.x4.shared.b16]]
     FILTER ${ragged}
     EXPECT [[FAILED.*head_dim_64_ragged]])
 
 evenkeel_mutation(forward_diagonal_not_visible ${forward}
-    FILE attention/flash_attention_mask.cuh
+    FILE attention/cuda/flash_attention_mask.cuh
     FIND [[seen.end = min(seen.end, position + 1);]]
     REPLACE [[seen.end = min(seen.end, position);]]
     FILTER ${causal}
@@ -65,7 +65,7 @@ evenkeel_mutation(forward_divergent_shuffle ${forward}
     EXPECT [[gpu emulator\] divergence]])
 
 evenkeel_mutation(forward_swizzle_of_the_writer_only ${forward}
-    FILE attention/mma.cuh
+    FILE attention/cuda/mma.cuh
     FIND [[shared_(Layout::offset(row_, thread % Layout::kChunks))]]
     REPLACE [[shared_(row_ * Layout::kRowBytes + thread % Layout::kChunks * 16)]]
     FILTER ${ragged}
@@ -132,7 +132,7 @@ evenkeel_mutation(forward_statistics_without_a_barrier ${forward}
     EXPECT [[gpu emulator\] (race|unwritten)]])
 
 evenkeel_mutation(forward_offsets_of_32_bits ${forward}
-    FILE attention/mma.cuh
+    FILE attention/cuda/mma.cuh
     FIND [[global_(row_ * stride * 2 + thread % Layout::kChunks * 16)]]
     REPLACE [[global_(row_ * static_cast<int>(stride * 2) + thread % Layout::kChunks * 16)]]
     FILTER *FarStridesCudaTest.AttentionReachesThem*

@@ -1,7 +1,7 @@
 // QK-norm and RoPE backward: dx of q and k in one launch, then the gradients of the gains in a
 // second, small one.
 //
-// Tiles: as forward (qk_norm_rope_forward_cuda.cu), with 64 tokens a CTA on every GPU. A lane sums
+// Tiles: as forward (qk_norm_rope_forward.cu), with 64 tokens a CTA on every GPU. A lane sums
 // its 16 channels' gain gradients in fp32 over its 16 tokens, the CTA adds its four warps in order
 // and writes one partial sum for each head; the second kernel adds those in double, always in the
 // same tree. So the bits of dgain depend on the shape only.
@@ -15,9 +15,9 @@
 // Loads in flight, on paper: 128 registers let 4 CTAs, 16 warps, share an SM; each warp opens 2
 // rows of dy and of x a group, 4 KB, so up to 64 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB
 // that an H200 needs.
-#include "attention/qk_norm_rope_cuda.cuh"
-#include "attention/qk_norm_rope_cuda.h"
-#include "attention/qk_norm_rope_launch.cuh"
+#include "attention/cuda/qk_norm_rope.cuh"
+#include "attention/cuda/qk_norm_rope.h"
+#include "attention/cuda/qk_norm_rope_launch.cuh"
 
 namespace evenkeel::cuda {
 namespace norm_rope {

@@ -1,7 +1,7 @@
 // The host's side of both directions: parameters that all rows share, which kernel takes a call.
 #pragma once
 
-#include "attention/qk_norm_rope_cuda.cuh"
+#include "attention/cuda/qk_norm_rope.cuh"
 #include "framework/cuda.h"
 #include "framework/dispatch.h"
 

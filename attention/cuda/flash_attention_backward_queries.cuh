@@ -1,7 +1,7 @@
-// Backward of flash attention: dq (flash_attention_backward_cuda.cuh).
+// Backward of flash attention: dq (flash_attention_backward.cuh).
 #pragma once
 
-#include "attention/flash_attention_backward_products.cuh"
+#include "attention/cuda/flash_attention_backward_products.cuh"
 
 namespace evenkeel::cuda {
 

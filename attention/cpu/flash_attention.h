@@ -1,4 +1,4 @@
-// What the CPU driver (flash_attention_cpu.cpp) and the kernels (flash_attention_kernels.cpp, compiled once
+// What the CPU driver (flash_attention.cpp) and the kernels (flash_attention_kernels.cpp, compiled once
 // per instruction set) agree on. Internal to attention/; plain data only, see cmake/EvenkeelIsa.cmake.
 //
 // Every mask is an interval of visible keys per query, and both ends of it never decrease from one query to

@@ -2,7 +2,7 @@
 // queries (or keys) has to visit. Device code only.
 #pragma once
 
-#include "attention/flash_attention_cuda.h"
+#include "attention/cuda/flash_attention.h"
 
 namespace evenkeel::cuda {
 

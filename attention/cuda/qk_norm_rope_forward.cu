@@ -3,7 +3,7 @@
 // Tiles: a CTA of 4 warps owns 2 to 8 neighbouring heads (32 lanes / lanes of a row) and 8 or 32
 // tokens; its warps take turns at the tokens. The first CTAs work on the first part, the others on
 // the second, so that all that tells the parts apart is the same for a whole CTA. See
-// qk_norm_rope_cuda.cuh for the lanes of a row.
+// qk_norm_rope.cuh for the lanes of a row.
 //
 // Bytes: x is read and y written once in whole 32-byte sectors, rstd written once; a row of the
 // table is read once by each group of heads, mostly from cache. With B T = 16384, H = 32, K = 8,
@@ -16,9 +16,9 @@
 // opens 2 rows a group, 2 KB, so up to 48 KB an SM. An H200's SM draws 4.8 TB/s / 132 = 36 B/ns,
 // half of it reads: at 800 ns from request to data 15 KB must be open, so a warp may spend two
 // thirds of its time on other things.
-#include "attention/qk_norm_rope_cuda.cuh"
-#include "attention/qk_norm_rope_cuda.h"
-#include "attention/qk_norm_rope_launch.cuh"
+#include "attention/cuda/qk_norm_rope.cuh"
+#include "attention/cuda/qk_norm_rope.h"
+#include "attention/cuda/qk_norm_rope_launch.cuh"
 
 namespace evenkeel::cuda {
 namespace norm_rope {

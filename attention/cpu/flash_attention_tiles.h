@@ -5,8 +5,8 @@
 // instruction. The code is the same for both.
 #pragma once
 
-#include "attention/flash_attention_cpu.h"
-#include "attention/flash_attention_simd.h"
+#include "attention/cpu/flash_attention.h"
+#include "attention/cpu/flash_attention_simd.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 

@@ -1,6 +1,6 @@
 // QK-norm and RoPE for a range of tokens. A row (one head of one token) comes once from memory and is written
 // once; statistic, gain and rotation are fp32, in registers.
-#include "attention/qk_norm_rope_rows.h"
+#include "attention/cpu/qk_norm_rope_rows.h"
 
 #include "framework/simd.h"
 

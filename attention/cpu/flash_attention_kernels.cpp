@@ -14,7 +14,7 @@
 // pay for masks.
 #include <sched.h>
 
-#include "attention/flash_attention_tiles.h"
+#include "attention/cpu/flash_attention_tiles.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {

@@ -1,6 +1,6 @@
 // Sums up the telemetry of flash attention's forward kernel.
-#include "attention/flash_attention_forward_cuda.h"
-#include "attention/mma.cuh"
+#include "attention/cuda/flash_attention_forward.h"
+#include "attention/cuda/mma.cuh"
 #include "framework/cuda.h"
 
 namespace evenkeel::cuda {

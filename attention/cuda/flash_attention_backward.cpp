@@ -1,4 +1,4 @@
-#include "attention/flash_attention_backward_cuda.h"
+#include "attention/cuda/flash_attention_backward.h"
 
 #include "framework/error.h"
 

@@ -1,4 +1,4 @@
-#include "attention/flash_attention_forward_cuda.cuh"
+#include "attention/cuda/flash_attention_forward.cuh"
 
 namespace evenkeel::cuda {
 

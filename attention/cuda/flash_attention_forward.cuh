@@ -1,5 +1,5 @@
 // The forward kernel of flash attention for sm_80 and later (Dao 2023, FlashAttention-2, algorithm
-// 1), and its launch. Instantiated in flash_attention_forward_*_cuda.cu.
+// 1), and its launch. Instantiated in flash_attention_forward_*.cu.
 //
 // A block of 4 warps takes kRows queries of one head and walks over blocks of kKeys keys from the
 // last visible one to the first. The warps lie below one another: each owns kRows / 4 whole rows,
@@ -35,9 +35,9 @@
 //     head.
 #pragma once
 
-#include "attention/flash_attention_forward_cuda.h"
-#include "attention/flash_attention_mask.cuh"
-#include "attention/mma.cuh"
+#include "attention/cuda/flash_attention_forward.h"
+#include "attention/cuda/flash_attention_mask.cuh"
+#include "attention/cuda/mma.cuh"
 #include "framework/cuda.h"
 #include "framework/dispatch.h"
 

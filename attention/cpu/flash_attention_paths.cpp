@@ -2,7 +2,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "attention/flash_attention_cpu.h"
+#include "attention/cpu/flash_attention.h"
 #include "framework/error.h"
 
 namespace evenkeel {

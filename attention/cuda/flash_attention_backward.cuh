@@ -44,9 +44,9 @@
 // products are the floor; counted as the usual five (11.0 TFLOP) it is 223 and 706 TFLOP/s.
 #pragma once
 
-#include "attention/flash_attention_backward_keys.cuh"
-#include "attention/flash_attention_backward_queries.cuh"
-#include "attention/flash_attention_backward_rows.cuh"
+#include "attention/cuda/flash_attention_backward_keys.cuh"
+#include "attention/cuda/flash_attention_backward_queries.cuh"
+#include "attention/cuda/flash_attention_backward_rows.cuh"
 #include "framework/cuda.h"
 
 namespace evenkeel::cuda {

@@ -1,6 +1,6 @@
 // Splits flash attention into calls of the kernels and shares them out among threads. What a call computes
 // depends on the problem only, never on the thread that makes it or on how many there are.
-#include "attention/flash_attention_cpu.h"
+#include "attention/cpu/flash_attention.h"
 
 #include <algorithm>
 #include <atomic>

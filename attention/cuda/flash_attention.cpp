@@ -1,4 +1,4 @@
-#include "attention/flash_attention_cuda.h"
+#include "attention/cuda/flash_attention.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "attention/flash_attention_forward_cuda.h"
+#include "attention/cuda/flash_attention_forward.h"
 
 namespace evenkeel::cuda {
 

@@ -1,4 +1,4 @@
-#include "attention/flash_attention_backward_cuda.cuh"
+#include "attention/cuda/flash_attention_backward.cuh"
 
 namespace evenkeel::cuda {
 

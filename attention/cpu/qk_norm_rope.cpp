@@ -1,11 +1,11 @@
 // Threads and the order of summation; the arithmetic is in qk_norm_rope_rows.cpp. Bytes moved: x and y once
 // each forward, dy, x and dx backward; angles and gains stay in cache.
-#include "attention/qk_norm_rope_cpu.h"
+#include "attention/cpu/qk_norm_rope.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "attention/qk_norm_rope_rows.h"
+#include "attention/cpu/qk_norm_rope_rows.h"
 
 namespace evenkeel::cpu {
 namespace {

@@ -1,9 +1,9 @@
 // What the kernels of the backward pass have in common: products of tiles, and which block this is.
 #pragma once
 
-#include "attention/flash_attention_backward_cuda.h"
-#include "attention/flash_attention_mask.cuh"
-#include "attention/mma.cuh"
+#include "attention/cuda/flash_attention_backward.h"
+#include "attention/cuda/flash_attention_mask.cuh"
+#include "attention/cuda/mma.cuh"
 
 namespace evenkeel::cuda {
 

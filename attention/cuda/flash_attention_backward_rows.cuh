@@ -1,8 +1,8 @@
 // Backward of flash attention: what the other two kernels need of a row
-// (flash_attention_backward_cuda.cuh).
+// (flash_attention_backward.cuh).
 #pragma once
 
-#include "attention/flash_attention_backward_products.cuh"
+#include "attention/cuda/flash_attention_backward_products.cuh"
 
 namespace evenkeel::cuda {
 

@@ -1,7 +1,7 @@
 // What the host code and the kernels of the CUDA forward pass agree on. Internal to attention/.
 #pragma once
 
-#include "attention/flash_attention_cuda.h"
+#include "attention/cuda/flash_attention.h"
 
 namespace evenkeel::cuda {
 
