@@ -115,7 +115,7 @@ TEST(CliTest, MisspeltKeyNamesTheNearest) {
     const TinyRun tiny;
     expect_refusal(run_evenkeel(tiny.train("--set model.attention.num_head=4")),
                    {2, {"num_head", "num_heads"}});
-    const std::string config = tiny.scratch.write("bad.json", R"({"trainer": {"step": 5}})");
+    const std::string config = tiny.directory.write("bad.json", R"({"trainer": {"step": 5}})");
     expect_refusal(run_evenkeel("train --config " + config), {2, {"bad.json", "step", "steps"}});
 }
 
@@ -142,14 +142,15 @@ TEST(CliTest, UnusableTextNamesThePath) {
     const auto train_on = [&](const std::string& path) {
         return run_evenkeel(tiny.train("--set data.path=" + path));
     };
-    expect_refusal(train_on(tiny.scratch.path("missing.txt")), {2, {"data.path", "missing.txt"}});
-    expect_refusal(train_on(tiny.scratch.write("empty.txt", "")), {2, {"data.path", "empty.txt"}});
-    expect_refusal(train_on(tiny.scratch.write("zeros.bin", std::string(9999, '\0'))),
+    expect_refusal(train_on(tiny.directory.file("missing.txt")), {2, {"data.path", "missing.txt"}});
+    expect_refusal(train_on(tiny.directory.write("empty.txt", "")),
+                   {2, {"data.path", "empty.txt"}});
+    expect_refusal(train_on(tiny.directory.write("zeros.bin", std::string(9999, '\0'))),
                    {2, {"data.path", "zeros.bin"}});
-    expect_refusal(train_on(tiny.scratch.write("short.txt", "too short")),
+    expect_refusal(train_on(tiny.directory.write("short.txt", "too short")),
                    {2, {"data.path", "short.txt"}});
     expect_refusal(train_on("/dev/zero"), {2, {"data.path", "/dev/zero"}});
-    const std::string pipe = tiny.scratch.path("pipe");
+    const std::string pipe = tiny.directory.file("pipe");
     ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
     expect_refusal(train_on(pipe), {2, {"data.path", pipe}});
     EXPECT_FALSE(fs::exists(tiny.run));
@@ -192,12 +193,12 @@ TEST(CliTest, TruncatedCheckpointIsNamedAndOthersStayUsable) {
 }
 
 TEST(CliTest, LyingSafetensorsFileIsNamed) {
-    const ScratchDirectory scratch;
+    const testing::TemporaryDirectory directory;
     const std::string header =
         R"({"w":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}})";
     std::string bytes(8, '\0');
     bytes[0] = static_cast<char>(header.size());
-    const std::string file = scratch.write("lie.safetensors", bytes + header + "abcd");
+    const std::string file = directory.write("lie.safetensors", bytes + header + "abcd");
     expect_refusal(run_evenkeel("inspect " + file), {1, {"lie.safetensors"}});
 }
 
@@ -213,7 +214,7 @@ TEST(CliTest, FullDiskLeavesEarlierCheckpointsIntact) {
         checkpoint_bytes += fs::file_size(file);
     }
     // Room for that checkpoint and half of the next one.
-    const std::string disk = tiny.scratch.path("disk");
+    const std::string disk = tiny.directory.file("disk");
     fs::create_directory(disk);
     const std::string size = "size=" + std::to_string(checkpoint_bytes * 3 / 2 + (64 << 10));
     if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, size.c_str()) != 0) {

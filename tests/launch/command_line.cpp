@@ -1,15 +1,11 @@
 #include "tests/launch/command_line.h"
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
-#include <fstream>
 #include <stdexcept>
 
 namespace evenkeel::test {
-
-namespace fs = std::filesystem;
 
 Outcome run_command(const std::string& command) {
     const std::string limited = "timeout 60 sh -c '" + command + "' 2>&1";
@@ -29,34 +25,18 @@ Outcome run_evenkeel(const std::string& arguments) {
     return run_command(std::string(EVENKEEL_PROGRAM) + " " + arguments);
 }
 
-ScratchDirectory::ScratchDirectory() {
-    std::string name = (fs::temp_directory_path() / "evenkeel_test_XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed: " + name);
-    directory_ = name;
-}
-
-ScratchDirectory::~ScratchDirectory() {
-    std::error_code ignored;
-    fs::remove_all(directory_, ignored);
-}
-
-std::string ScratchDirectory::write(const std::string& name, const std::string& text) const {
-    std::ofstream(path(name), std::ios::binary) << text;
-    return path(name);
-}
-
 TinyRun::TinyRun() {
     std::string words;
     for (int i = 0; i < 600; ++i) words += "Evenkeel reads line " + std::to_string(i * i) + ".\n";
-    text = scratch.write("text.txt", words);
-    run = scratch.path("run");
-    config = scratch.write("config.json", R"({
+    text = directory.write("text.txt", words);
+    run = directory.file("run");
+    config = directory.write("config.json", R"({
         "model": {"num_layers": 2, "width": 32, "feed_forward_width": 64, "max_seq_len": 32,
                   "attention": {"num_heads": 4, "num_kv_heads": 2, "head_dim": 32}},
         "data": {"path": ")" + text + R"("},
         "trainer": {"steps": 4, "batch_size": 2, "micro_batch_size": 2, "seq_len": 32,
                     "eval_sequences": 4, "run_dir": ")" +
-                                              run + R"("}
+                                                run + R"("}
     })");
 }
 

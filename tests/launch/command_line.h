@@ -1,8 +1,9 @@
 // Runs the built program as a user would.
 #pragma once
 
-#include <filesystem>
 #include <string>
+
+#include "tests/support/temporary_directory.h"
 
 namespace evenkeel::test {
 
@@ -16,21 +17,6 @@ Outcome run_command(const std::string& command);
 // Runs the evenkeel program: run_evenkeel("train --config x.json").
 Outcome run_evenkeel(const std::string& arguments);
 
-// A directory of its own for one test, removed at the end.
-class ScratchDirectory {
-  public:
-    ScratchDirectory();
-    ~ScratchDirectory();
-    ScratchDirectory(const ScratchDirectory&) = delete;
-    ScratchDirectory& operator=(const ScratchDirectory&) = delete;
-
-    std::string path(const std::string& name) const { return (directory_ / name).string(); }
-    std::string write(const std::string& name, const std::string& text) const;
-
-  private:
-    std::filesystem::path directory_;
-};
-
 // A configuration that trains in a fraction of a second, and its text. `run` is the run directory.
 class TinyRun {
   public:
@@ -38,7 +24,7 @@ class TinyRun {
     // "train --config FILE --set trainer.run_dir=RUN" and more settings.
     std::string train(const std::string& settings = "") const;
 
-    ScratchDirectory scratch;
+    testing::TemporaryDirectory directory;
     std::string text, config, run;
 };
 

@@ -23,7 +23,7 @@ std::size_t count(const std::string& text, const std::string& what) {
 TEST(RanksTest, TwoRanksTrainLikeOne) {
     const TinyRun tiny;
     const std::string settings = "--set model.type=fp32 --set trainer.run_dir=";
-    const std::string one = tiny.scratch.path("one"), two = tiny.scratch.path("two");
+    const std::string one = tiny.directory.file("one"), two = tiny.directory.file("two");
     ASSERT_EQ(run_evenkeel(tiny.train(settings + one)).status, 0);
     const Outcome outcome =
         run_ranks("-np 2 " EVENKEEL_PROGRAM " " +

@@ -102,10 +102,10 @@ class ReportPageTest : public ::testing::Test {
   protected:
     void SetUp() override {
         if (find_vega().empty()) GTEST_SKIP() << kVegaMissing;
-        run_ = scratch_.path("run");
+        run_ = directory_.file("run");
         write_run(run_, 8);
     }
-    test::ScratchDirectory scratch_;
+    testing::TemporaryDirectory directory_;
     std::string run_;
 };
 
@@ -123,11 +123,11 @@ TEST_F(ReportPageTest, DrawsEveryPlotInABrowser) {
     if (test::run_command("command -v chromium").status != 0) {
         GTEST_SKIP() << "needs chromium";
     }
-    const std::string other = scratch_.path("other");
+    const std::string other = directory_.file("other");
     write_run(other, 4);
     const std::string page = write_report({run_, other, ""});
     const test::Outcome browser = test::run_command(
-        "HOME=" + scratch_.path("home") +
+        "HOME=" + directory_.file("home") +
         " chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=10000"
         " --enable-logging=stderr --dump-dom file://" +
         page);
@@ -151,10 +151,10 @@ TEST_F(ReportPageTest, SaysSoWhenNumbersWereNotRecorded) {
 }
 
 TEST(ReportCommandTest, NamesThePackageWhenVegaIsMissing) {
-    test::ScratchDirectory scratch;
-    write_run(scratch.path("run"), 2);
+    const testing::TemporaryDirectory directory;
+    write_run(directory.file("run"), 2);
     const test::Outcome outcome = test::run_command(
-        "EVENKEEL_VEGA_DIR=/nowhere " EVENKEEL_PROGRAM " report " + scratch.path("run"));
+        "EVENKEEL_VEGA_DIR=/nowhere " EVENKEEL_PROGRAM " report " + directory.file("run"));
     EXPECT_EQ(outcome.status, 1);
     EXPECT_NE(outcome.output.find("libjs-vega"), std::string::npos) << outcome.output;
 }

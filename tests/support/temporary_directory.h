@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include "framework/error.h"
@@ -26,6 +27,11 @@ class TemporaryDirectory {
 
     const std::string& path() const { return path_; }
     std::string file(const std::string& name) const { return path_ + "/" + name; }
+    // Returns the file's path.
+    std::string write(const std::string& name, const std::string& contents) const {
+        std::ofstream(file(name), std::ios::binary) << contents;
+        return file(name);
+    }
 
   private:
     std::string path_;
