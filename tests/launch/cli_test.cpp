@@ -12,7 +12,7 @@
 #include "framework/device.h"
 #include "tests/launch/command_line.h"
 
-namespace evenkeel::test {
+namespace evenkeel::testing {
 namespace {
 
 namespace fs = std::filesystem;
@@ -193,7 +193,7 @@ TEST(CliTest, TruncatedCheckpointIsNamedAndOthersStayUsable) {
 }
 
 TEST(CliTest, LyingSafetensorsFileIsNamed) {
-    const testing::TemporaryDirectory directory;
+    const TemporaryDirectory directory;
     const std::string header =
         R"({"w":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}})";
     std::string bytes(8, '\0');
@@ -282,4 +282,4 @@ TEST(CliTest, RunIsNotOverwrittenButGoesOnWhenAsked) {
 }
 
 }  // namespace
-}  // namespace evenkeel::test
+}  // namespace evenkeel::testing

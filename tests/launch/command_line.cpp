@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-namespace evenkeel::test {
+namespace evenkeel::testing {
 
 Outcome run_command(const std::string& command) {
     const std::string limited = "timeout 60 sh -c '" + command + "' 2>&1";
@@ -44,4 +44,4 @@ std::string TinyRun::train(const std::string& settings) const {
     return "train --config " + config + " " + settings;
 }
 
-}  // namespace evenkeel::test
+}  // namespace evenkeel::testing

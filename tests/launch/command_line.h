@@ -5,7 +5,7 @@
 
 #include "tests/support/temporary_directory.h"
 
-namespace evenkeel::test {
+namespace evenkeel::testing {
 
 struct Outcome {
     int status = -1;     // exit status, or 128 + signal
@@ -24,8 +24,8 @@ class TinyRun {
     // "train --config FILE --set trainer.run_dir=RUN" and more settings.
     std::string train(const std::string& settings = "") const;
 
-    testing::TemporaryDirectory directory;
+    TemporaryDirectory directory;
     std::string text, config, run;
 };
 
-}  // namespace evenkeel::test
+}  // namespace evenkeel::testing

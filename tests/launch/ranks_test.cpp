@@ -3,7 +3,7 @@
 
 #include "tests/launch/command_line.h"
 
-namespace evenkeel::test {
+namespace evenkeel::testing {
 namespace {
 
 Outcome run_ranks(const std::string& arguments) {
@@ -84,4 +84,4 @@ TEST(RanksTest, UsageErrorIsSaidOnce) {
 }
 
 }  // namespace
-}  // namespace evenkeel::test
+}  // namespace evenkeel::testing

@@ -120,13 +120,13 @@ TEST_F(ReportPageTest, IsSelfContainedAndEscapesWhatItShows) {
 }
 
 TEST_F(ReportPageTest, DrawsEveryPlotInABrowser) {
-    if (test::run_command("command -v chromium").status != 0) {
+    if (testing::run_command("command -v chromium").status != 0) {
         GTEST_SKIP() << "needs chromium";
     }
     const std::string other = directory_.file("other");
     write_run(other, 4);
     const std::string page = write_report({run_, other, ""});
-    const test::Outcome browser = test::run_command(
+    const testing::Outcome browser = testing::run_command(
         "HOME=" + directory_.file("home") +
         " chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=10000"
         " --enable-logging=stderr --dump-dom file://" +
@@ -153,7 +153,7 @@ TEST_F(ReportPageTest, SaysSoWhenNumbersWereNotRecorded) {
 TEST(ReportCommandTest, NamesThePackageWhenVegaIsMissing) {
     const testing::TemporaryDirectory directory;
     write_run(directory.file("run"), 2);
-    const test::Outcome outcome = test::run_command(
+    const testing::Outcome outcome = testing::run_command(
         "EVENKEEL_VEGA_DIR=/nowhere " EVENKEEL_PROGRAM " report " + directory.file("run"));
     EXPECT_EQ(outcome.status, 1);
     EXPECT_NE(outcome.output.find("libjs-vega"), std::string::npos) << outcome.output;
