@@ -56,7 +56,9 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
         "  evenkeel train --config configs/tiny.json --set trainer.resume=true\n\n"
         "The run directory (trainer.run_dir) gets config.json, metrics.jsonl, TensorBoard event "
         "files,\n"
-        "checkpoints/, summary.json and report.html.");
+        "checkpoints/, summary.json and report.html.\n\n"
+        "Training runs on the CPU. CUDA has kernels for norm, rotation and attention only;\n"
+        "evenkeel bench --device cuda measures them.");
     app.callback([&] {
         if (!table && command.config.empty()) throw CLI::RequiredError("--config");
         choice.run = [&](Communicator& world) {
