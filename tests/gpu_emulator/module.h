@@ -129,7 +129,7 @@ struct Module {
 // can't read.
 Module parse_ptx(std::string_view text);
 
-// "mma.cuh:30, inlined at flash_attention_cuda.cu:120": innermost place first. Places in the CUDA
+// "mma.cuh:30, inlined at flash_attention.cu:120": innermost place first. Places in the CUDA
 // toolkit's own headers are left out as long as one outside of them remains.
 std::string describe(const Module& module, const SourceLine& place);
 
