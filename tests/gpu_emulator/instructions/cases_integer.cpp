@@ -164,7 +164,7 @@ std::vector<Case> shift_cases() {
         cases.push_back(
             bits("shr.s" + std::to_string(width), {width, 32}, width, values, [=](const auto& v) {
                 const auto amount = static_cast<int>(std::min(v[1], w - 1));
-                const Int128 a = integer_value("s" + std::to_string(width), v[0]);
+                const Int128 a = integer_value(std::string("s") + std::to_string(width), v[0]);
                 return static_cast<Word>(a >> amount);
             }));
     }
