@@ -2,6 +2,7 @@
 
 #include <cxxabi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <map>
@@ -113,14 +114,21 @@ std::string to_string(const dim3& size) {
 
 constexpr std::size_t kSharedWithoutAsking = 48 << 10;
 
-// Kernels may use more than 48 KiB of dynamic shared memory only after being told so, on each
-// device.
+// Kernels may use more than 48 KiB of shared memory, their own variables included, only after being
+// told so, on each device.
 void allow_shared_memory(const char* op, const void* kernel, std::size_t bytes) {
     static std::mutex mutex;
     static std::map<std::pair<int, const void*>, std::size_t> allowed;
     const int device = current_device(op);
     const std::lock_guard lock(mutex);
-    std::size_t& most = allowed[{device, kernel}];
+    auto known = allowed.find({device, kernel});
+    if (known == allowed.end()) {
+        cudaFuncAttributes attributes{};
+        check(cudaFuncGetAttributes(&attributes, kernel), op, "cudaFuncGetAttributes");
+        const std::size_t own = std::min(attributes.sharedSizeBytes, kSharedWithoutAsking);
+        known = allowed.insert({{device, kernel}, kSharedWithoutAsking - own}).first;
+    }
+    std::size_t& most = known->second;
     if (bytes <= most) return;
     const cudaError_t error = cudaFuncSetAttribute(
         kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
@@ -180,9 +188,7 @@ dim3 grid_size(const char* op, std::int64_t x, std::int64_t y, std::int64_t z) {
 void launch_raw(const char* op, const void* kernel, const LaunchShape& shape, void** arguments) {
     const dim3 grid = grid_size(op, shape.grid.x, shape.grid.y, shape.grid.z);
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return;
-    if (shape.shared_bytes > kSharedWithoutAsking) {
-        allow_shared_memory(op, kernel, shape.shared_bytes);
-    }
+    if (shape.shared_bytes > 0) allow_shared_memory(op, kernel, shape.shared_bytes);
     const cudaError_t error = cudaLaunchKernel(kernel, grid, shape.block, arguments,
                                                shape.shared_bytes, Stream::current().handle());
     if (error == cudaSuccess) [[likely]]

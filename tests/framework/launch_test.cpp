@@ -9,6 +9,7 @@
 namespace evenkeel {
 namespace {
 
+using testing::launch_both_memories;
 using testing::launch_grid;
 using testing::launch_number_threads;
 
@@ -37,6 +38,20 @@ TEST(LaunchTest, GivesMoreThan48KibOfSharedMemory) {
     // 99 KiB: what every GPU from sm_80 on has.
     for (const std::size_t bytes : {48u << 10, 64u << 10, 99u << 10, 50u << 10}) {
         expect_numbered(1, 32, bytes);
+    }
+}
+
+TEST(LaunchTest, CountsTheKernelsOwnSharedMemory) {
+    // The second just fits without asking, the third does not, and no more do the last ones.
+    for (const std::size_t bytes :
+         {4u, (48u << 10) - 128u, (48u << 10) - 124u, 48u << 10, 50u << 10}) {
+        const Tensor out = Tensor::zeros({32}, DType::kInt32, Device::kCuda);
+        ASSERT_NO_THROW(launch_both_memories(bytes, out.data<std::int32_t>())) << bytes << " bytes";
+        const Tensor got = out.to(Device::kCpu);
+        for (int i = 0; i < 32; ++i) {
+            ASSERT_EQ(got.data<std::int32_t>()[i], 31 - i + static_cast<int>(bytes / 4) - 1)
+                << bytes << " bytes";
+        }
     }
 }
 
