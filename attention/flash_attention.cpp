@@ -1,9 +1,10 @@
 #include "attention/flash_attention.h"
 
-#include <cmath>
+#include <initializer_list>
 
 #include "attention/cpu/flash_attention.h"
 #include "attention/cuda/flash_attention.h"
+#include "framework/overlap.h"
 
 namespace evenkeel {
 namespace {
@@ -35,10 +36,33 @@ void check_rows(
     if (x.device() == Device::kCuda && x.numel() > 0) check_alignment(op, name, x);
 }
 
+struct Named {
+    const char* name;
+    const Tensor& tensor;
+};
+
+// What is written has memory of its own.
+void check_apart(const char* op,
+                 std::initializer_list<Named> written,
+                 std::initializer_list<Named> read) {
+    const auto check = [op](const Named& x, const Named& other) {
+        EVENKEEL_CHECK(!overlap(x.tensor, other.tensor), op, x.name, ": got memory of ", other.name,
+                       ", want memory of its own");
+    };
+    for (const Named* x = written.begin(); x != written.end(); ++x) {
+        for (const Named& other : read) check(*x, other);
+        for (const Named* other = written.begin(); other != x; ++other) check(*x, *other);
+    }
+}
+
 // Element type and head_dim, which differ by device.
 void check_kernel(const char* op, const Tensor& q) {
     const std::int64_t D = q.size(3);
     if (q.device() == Device::kCuda) {
+        constexpr std::int64_t kMostBlocks = 65535;  // of a grid's y and z
+        EVENKEEL_CHECK(q.size(0) <= kMostBlocks && q.size(2) <= kMostBlocks, op, "q: got ",
+                       q.size(0), " sequences and ", q.size(2), " heads, want at most ",
+                       kMostBlocks, " of each on cuda");
         EVENKEEL_CHECK(q.dtype() == DType::kBFloat16 || q.dtype() == DType::kFloat16, op,
                        "q: got element type ", name_of(q.dtype()), ", want bf16 or fp16 on cuda");
         EVENKEEL_CHECK(D == 64 || D == 96 || D == 128 || D == 256, op, "head_dim: got ", D,
@@ -95,9 +119,11 @@ void check_inputs(const char* op,
     check_dtype(op, "lse", lse, DType::kFloat32);
     check_device(op, "lse", lse, q);
     EVENKEEL_CHECK(lse.is_contiguous(), op, "lse: want a contiguous tensor");
-    EVENKEEL_CHECK(std::isfinite(options.softmax_scale) && options.softmax_scale >= 0.0, op,
-                   "softmax_scale: got ", options.softmax_scale,
-                   ", want 0 (for 1 / sqrt(D)) or a positive number");
+    constexpr double kLeastScale = 1e-30, kMostScale = 1e30;  // room for the logits in fp32
+    const double scale = options.softmax_scale;
+    EVENKEEL_CHECK(scale == 0.0 || (scale >= kLeastScale && scale <= kMostScale), op,
+                   "softmax_scale: got ", scale, ", want 0 (for 1 / sqrt(D)) or a number from ",
+                   kLeastScale, " to ", kMostScale);
     check_mask(op, options.mask, B, T, S);
 }
 
@@ -112,6 +138,7 @@ void flash_attention_forward(const Tensor& q,
                              AttentionStats* stats) {
     const char* op = "flash_attention_forward";
     check_inputs(op, q, k, v, options, out, lse);
+    check_apart(op, {{"out", out}}, {{"q", q}, {"k", k}, {"v", v}});
     if (stats) {
         stats->max_logit = Tensor::uninitialized({q.size(2)}, DType::kFloat32, q.device());
         stats->entropy = Tensor::uninitialized({q.size(2)}, DType::kFloat32, q.device());
@@ -139,6 +166,8 @@ void flash_attention_backward(const Tensor& q,
     check_rows(op, "dq", dq, q.shape(), q);
     check_rows(op, "dk", dk, k.shape(), q);
     check_rows(op, "dv", dv, k.shape(), q);
+    check_apart(op, {{"dq", dq}, {"dk", dk}, {"dv", dv}},
+                {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}});
     if (q.device() == Device::kCuda) {
         cuda::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
     } else {

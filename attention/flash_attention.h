@@ -28,7 +28,7 @@ struct AttentionMask {
 
 struct AttentionOptions {
     AttentionMask mask;
-    double softmax_scale = 0.0;  // 0: 1 / sqrt(D)
+    double softmax_scale = 0.0;  // 0: 1 / sqrt(D); else from 1e-30 to 1e30
 };
 
 // Per-head telemetry from inside the forward kernel, fp32, this rank's heads. Forward makes the
@@ -39,7 +39,7 @@ struct AttentionStats {
 };
 
 // q [B, T, H, D], k and v [B, S, K, D], one type for all, any strides with contiguous rows of D.
-// out like q; lse [B, H, T] fp32, natural logarithm of sum exp(scaled logits). Rows with no visible
+// out like q, in memory of its own; lse [B, H, T] fp32, natural logarithm of sum exp(scaled logits). Rows with no visible
 // key: out 0, lse -inf, left out of the telemetry. NaN in gives NaN out; one in v may also reach
 // queries nearby that do not see it. stats null: no telemetry. Entropy by the online recurrence in
 // log2 units of docs/math.md. The result does not depend on the number of threads.

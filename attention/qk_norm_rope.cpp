@@ -1,10 +1,12 @@
 #include "attention/qk_norm_rope.h"
 
+#include <cmath>
 #include <string>
 
 #include "attention/cpu/qk_norm_rope.h"
 #include "attention/cuda/qk_norm_rope.h"
 #include "framework/dispatch.h"
+#include "framework/overlap.h"
 
 namespace evenkeel {
 namespace {
@@ -86,7 +88,10 @@ void check_rotation(const char* op,
                     const Tensor& positions,
                     const QkNormRopeOptions& options) {
     const std::int64_t B = x.size(0), T = x.size(1), D = x.size(3);
-    EVENKEEL_CHECK(options.eps >= 0.0, op, "eps: got ", options.eps, ", want 0 or more");
+    EVENKEEL_CHECK(options.eps >= 0.0 && std::isfinite(options.eps), op, "eps: got ", options.eps,
+                   ", want 0 or more");
+    EVENKEEL_CHECK(std::isfinite(options.gain_offset), op, "gain_offset: got ", options.gain_offset,
+                   ", want a finite number");
     EVENKEEL_CHECK(rope.rotary_dim >= 0 && rope.rotary_dim <= D && rope.rotary_dim % 2 == 0, op,
                    "rotary_dim: got ", rope.rotary_dim, ", want an even number of at most ", D);
     if (positions.defined()) {
@@ -139,6 +144,19 @@ void check_part(const char* op,
     }
 }
 
+// Where a lane of a kernel, or a step of a loop, writes, nothing else may be read: `from` is other memory, or the
+// very same rows.
+void check_apart(const char* op,
+                 const std::string& name,
+                 const Tensor& to,
+                 const std::string& from_name,
+                 const Tensor& from) {
+    const bool same =
+        to.raw() == from.raw() && to.shape() == from.shape() && to.strides() == from.strides();
+    EVENKEEL_CHECK(same || !overlap(to, from), op, name, ": got a part of the memory of ",
+                   from_name, ", want other memory");
+}
+
 template <typename Part>
 const Tensor& check_first(const char* op, std::span<const Part> parts) {
     EVENKEEL_CHECK(parts.size() == 1 || parts.size() == 2, op, "parts: got ", parts.size(),
@@ -163,7 +181,17 @@ void qk_norm_rope_forward(std::span<const QkNormRopePart> parts,
         check_rows(kOp, name("y"), y, x);
         EVENKEEL_CHECK(!options.norm || x.numel() == 0 || y.raw() != x.raw(), kOp, name("y"),
                        ": got x itself, which backward needs, want other memory");
+        check_apart(kOp, name("y"), y, name("x"), x);
         elements += x.numel();
+    }
+    if (parts.size() == 2) {
+        for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+            const Names name(i, 2), other(1 - i, 2);
+            EVENKEEL_CHECK(
+                !overlap(parts[i].y, parts[1 - i].x) && !overlap(parts[i].y, parts[1 - i].y), kOp,
+                name("y"), ": got memory of ", other("x"), " or ", other("y"),
+                ", want other memory");
+        }
     }
     check_rotation(kOp, first, rope, positions, options);
     if (elements == 0) return;
@@ -195,7 +223,19 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
         EVENKEEL_CHECK(dgain.defined() == gain.defined(), kOp, name("dgain"), ": got ",
                        dgain.defined() ? "one without a gain" : "none for a gain");
         if (gain.defined()) check_floats(kOp, name("dgain"), dgain, gain.shape(), x.device());
+        check_apart(kOp, name("dx"), dx, name("dy"), dy);
+        check_apart(kOp, name("dx"), dx, name("x"), x);
         elements += x.numel();
+    }
+    if (parts.size() == 2) {
+        for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) {
+            const Names name(i, 2), other(1 - i, 2);
+            EVENKEEL_CHECK(!overlap(parts[i].dx, parts[1 - i].dy) &&
+                               !overlap(parts[i].dx, parts[1 - i].x) &&
+                               !overlap(parts[i].dx, parts[1 - i].dx),
+                           kOp, name("dx"), ": got memory of ", other("dy"), ", ", other("x"),
+                           " or ", other("dx"), ", want other memory");
+        }
     }
     check_rotation(kOp, first, rope, positions, options);
     if (elements == 0) return;

@@ -16,7 +16,7 @@ void check(cudaError_t error, const char* op, const char* call);
 
 struct LaunchShape {
     dim3 grid, block;
-    // Dynamic shared memory. Where 48 KiB in all do not do, launch_raw raises the kernel's own limit first.
+    // Dynamic shared memory. Beyond 48 KiB in all launch_raw raises the kernel's own limit first.
     std::size_t shared_bytes = 0;
 };
 

@@ -401,5 +401,26 @@ TEST_P(FlashForwardCudaPropertyTest, RejectsWhatItCannotCompute) {
         << message(dtype(), 64, &odd);
 }
 
+TEST_P(FlashForwardCudaPropertyTest, RejectsMoreSequencesOrHeadsThanAGridHas) {
+    const auto message = [&](std::int64_t sequences, std::int64_t heads) -> std::string {
+        const Device cuda = Device::kCuda;
+        const Tensor q = Tensor::uninitialized({sequences, 0, heads, 64}, dtype(), cuda);
+        const Tensor lse = Tensor::uninitialized({sequences, heads, 0}, DType::kFloat32, cuda);
+        try {
+            flash_attention_forward(q, q, q, {}, q, lse, nullptr);
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "no error";
+    };
+    EXPECT_EQ(message(65535, 1), "no error");
+    EXPECT_EQ(message(65536, 2),
+              "[flash_attention_forward] q: got 65536 sequences and 2 heads, want at most 65535 of "
+              "each on cuda");
+    EXPECT_EQ(message(3, 65536),
+              "[flash_attention_forward] q: got 3 sequences and 65536 heads, want at most 65535 of "
+              "each on cuda");
+}
+
 }  // namespace
 }  // namespace evenkeel

@@ -442,13 +442,60 @@ TEST(FlashAttentionErrorTest, RejectsWhatItCannotCompute) {
     EXPECT_THROW(forward(4, 2, 64, {{true, 0, {0, 3}}, 0.0}), Error);
     EXPECT_THROW(forward(4, 2, 64, {{true, 0, {0, 3, 2, 4}}, 0.0}), Error);
     EXPECT_THROW(forward(4, 2, 64, {{}, -1.0}), Error);
-    EXPECT_THROW(forward(4, 2, 64, {{}, NAN}), Error);
+    for (double scale : {static_cast<double>(NAN), static_cast<double>(INFINITY), 1e-31, 1e31}) {
+        EXPECT_THROW(forward(4, 2, 64, {{}, scale}), Error) << scale;
+    }
+    EXPECT_NO_THROW(forward(4, 2, 64, {{}, 1e-30}));
+    EXPECT_NO_THROW(forward(4, 2, 64, {{}, 1e30}));
     const Tensor q = Tensor::zeros({1, 4, 2, 64}, DType::kFloat32);
     const Tensor lse = Tensor::zeros({1, 2, 4}, DType::kFloat32);
     EXPECT_THROW(flash_attention_forward(q, q, q.to(DType::kBFloat16), {}, q.clone(), lse, nullptr),
                  Error);
     EXPECT_THROW(flash_attention_forward(q, q, q, {}, q.clone(), lse.slice(2, 0, 3), nullptr),
                  Error);
+}
+
+TEST(FlashAttentionErrorTest, WritesOnlyToMemoryOfItsOwn) {
+    // q, k, v and a fourth of the same kind in every token.
+    const Tensor packed = Tensor::zeros({1, 5, 4, 64}, DType::kFloat32);
+    const auto rows = [&](std::int64_t head, std::int64_t token = 0) {
+        return packed.slice(1, token, token + 4).slice(2, head, head + 1);
+    };
+    const Tensor lse = Tensor::zeros({1, 1, 4}, DType::kFloat32);
+    const auto forward = [&](const Tensor& out) -> std::string {
+        try {
+            flash_attention_forward(rows(0), rows(1), rows(2), {}, out, lse, nullptr);
+        } catch (const Error& error) {
+            return error.what();
+        }
+        return "no error";
+    };
+    const std::string op = "[flash_attention_forward] ";
+    EXPECT_EQ(forward(rows(3)), "no error");
+    EXPECT_EQ(forward(rows(0)), op + "out: got memory of q, want memory of its own");
+    EXPECT_EQ(forward(rows(1, 1)), op + "out: got memory of k, want memory of its own");
+    EXPECT_EQ(forward(rows(2)), op + "out: got memory of v, want memory of its own");
+
+    const Tensor out = rows(0).clone(), dout = rows(0).clone();
+    const Tensor gradients = packed.clone();
+    const auto gradient = [&](std::int64_t head) {
+        return gradients.slice(1, 0, 4).slice(2, head, head + 1);
+    };
+    const auto backward = [&](const Tensor& dq, const Tensor& dk, const Tensor& dv) -> std::string {
+        try {
+            flash_attention_backward(rows(0), rows(1), rows(2), out, lse, dout, {}, dq, dk, dv);
+        } catch (const Error& error) {
+            const std::string what = error.what();
+            return what.substr(what.find("] ") + 2, what.find(", want") - what.find("] ") - 2);
+        }
+        return "no error";
+    };
+    EXPECT_EQ(backward(gradient(0), gradient(1), gradient(2)), "no error");
+    EXPECT_EQ(backward(rows(0), gradient(1), gradient(2)), "dq: got memory of q");
+    EXPECT_EQ(backward(dout, gradient(1), gradient(2)), "dq: got memory of dout");
+    EXPECT_EQ(backward(gradient(0), out, gradient(2)), "dk: got memory of out");
+    EXPECT_EQ(backward(gradient(0), gradient(0), gradient(2)), "dk: got memory of dq");
+    EXPECT_EQ(backward(gradient(0), gradient(1), gradient(1)), "dv: got memory of dk");
 }
 
 }  // namespace

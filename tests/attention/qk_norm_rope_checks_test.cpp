@@ -72,6 +72,54 @@ TEST(QkNormRopeChecks, RejectWhatItCannotDo) {
               std::string::npos);
 }
 
+TEST(QkNormRopeChecks, ResultsHaveMemoryOfTheirOwn) {
+    const RopeTable table = make_rope_table({}, 64, 0, 4);
+    const Tensor packed = gaussian({1, 5, 4, 64}, kFp32, 1);
+    const auto rows = [&](std::int64_t token, std::int64_t head) {
+        return packed.slice(1, token, token + 4).slice(2, head, head + 1);
+    };
+    const Tensor apart = gaussian({1, 4, 1, 64}, kFp32, 2),
+                 rstd = Tensor::full({1, 4, 1}, 1, kFp32);
+    QkNormRopeOptions plain;
+    plain.norm = false;
+    const auto forward = [&](const Tensor& x, const Tensor& y, const QkNormRopeOptions& options) {
+        return error_of([&] { qk_norm_rope_forward(x, {}, table, {}, options, y, rstd); });
+    };
+    EXPECT_EQ(forward(rows(0, 0), rows(0, 1), {}), "no error");
+    EXPECT_EQ(forward(rows(0, 0), rows(0, 0), plain), "no error");
+    for (const QkNormRopeOptions& options : {QkNormRopeOptions(), plain}) {
+        EXPECT_EQ(forward(rows(0, 0), rows(1, 0), options),
+                  "[qk_norm_rope_forward] y: got a part of the memory of x, want other memory");
+    }
+    const auto backward = [&](const Tensor& dy, const Tensor& x, const Tensor& dx) {
+        return error_of([&] { qk_norm_rope_backward(dy, x, {}, rstd, table, {}, {}, dx, {}); });
+    };
+    EXPECT_EQ(backward(rows(0, 0), apart, rows(0, 0)), "no error");
+    EXPECT_EQ(backward(rows(0, 0), apart, rows(1, 0)),
+              "[qk_norm_rope_backward] dx: got a part of the memory of dy, want other memory");
+    EXPECT_EQ(backward(apart, rows(1, 0), rows(0, 0)),
+              "[qk_norm_rope_backward] dx: got a part of the memory of x, want other memory");
+
+    const auto both = [&](const Tensor& first, const Tensor& second) {
+        const QkNormRopePart parts[] = {{rows(0, 0), {}, first, rstd},
+                                        {rows(0, 1), {}, second, rstd.clone()}};
+        return error_of([&] { qk_norm_rope_forward(parts, table, {}, {}); });
+    };
+    EXPECT_EQ(both(rows(0, 2), rows(0, 3)), "no error");
+    for (const Tensor& second : {rows(0, 0), rows(0, 2)}) {
+        EXPECT_NE(both(rows(0, 2), second).find("got memory of "), std::string::npos);
+    }
+    const auto both_back = [&](const Tensor& first, const Tensor& second) {
+        const QkNormRopeGradientPart parts[] = {{rows(0, 0), apart, {}, rstd, first, {}},
+                                                {rows(0, 1), apart.clone(), {}, rstd, second, {}}};
+        return error_of([&] { qk_norm_rope_backward(parts, table, {}, {}); });
+    };
+    EXPECT_EQ(both_back(rows(0, 0), rows(0, 1)), "no error");
+    for (const Tensor& second : {rows(0, 0), rows(0, 2), apart}) {
+        EXPECT_NE(both_back(rows(0, 2), second).find("got memory of "), std::string::npos);
+    }
+}
+
 TEST(QkNormRopeChecks, PartsOfOneCallGoTogether) {
     const RopeTable table = make_rope_table({}, 64, 0, 4);
     const auto part = [](const Shape& shape, DType dtype) {

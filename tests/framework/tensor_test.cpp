@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "framework/convert.h"
+#include "framework/overlap.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
 
@@ -148,6 +149,34 @@ TEST(ConvertTest, RowsRoundLikeTheType) {
     for (std::size_t i = 0; i < wide.size(); ++i) {
         ASSERT_EQ(std::bit_cast<std::uint32_t>(back[i]), std::uint32_t{narrowed[i].bits} << 16);
     }
+}
+
+TEST(TensorTest, OverlapIsSharedMemoryAndNotSharedBuffers) {
+    const Tensor packed = Tensor::zeros({2, 6, 5, 8}, DType::kFloat32);
+    const auto heads = [&](std::int64_t begin, std::int64_t end) {
+        return packed.slice(2, begin, end);
+    };
+    EXPECT_TRUE(overlap(packed, packed));
+    EXPECT_TRUE(overlap(packed, heads(4, 5)));
+    EXPECT_TRUE(overlap(heads(4, 5), packed));
+    // Side by side in every token, with others' tokens in between.
+    EXPECT_FALSE(overlap(heads(0, 2), heads(2, 3)));
+    EXPECT_FALSE(overlap(heads(2, 3), heads(0, 2)));
+    EXPECT_TRUE(overlap(heads(0, 3), heads(2, 4)));
+    EXPECT_TRUE(overlap(heads(2, 4), heads(0, 3)));
+    // Tokens 0 .. 4 and 1 .. 5 of the same heads, tokens of other sequences.
+    EXPECT_TRUE(overlap(heads(0, 2).slice(1, 0, 5), heads(0, 2).slice(1, 1, 6)));
+    EXPECT_FALSE(overlap(packed.slice(1, 0, 3), packed.slice(1, 3, 6)));
+    EXPECT_FALSE(overlap(packed.slice(1, 3, 6), packed.slice(1, 0, 3)));
+    EXPECT_FALSE(overlap(packed.slice(0, 0, 1), packed.slice(0, 1, 2)));
+    EXPECT_TRUE(overlap(heads(3, 5).slice(0, 1, 2), heads(4, 5).slice(1, 2, 3)));
+    EXPECT_FALSE(overlap(packed.slice(3, 0, 4), packed.slice(3, 4, 8)));
+    EXPECT_TRUE(overlap(packed.slice(3, 0, 5), packed.slice(3, 4, 8)));
+    // Another shape, from the same start; other buffers; nothing; another device.
+    EXPECT_TRUE(overlap(packed, packed.view({480})));
+    EXPECT_FALSE(overlap(packed, packed.clone()));
+    EXPECT_FALSE(overlap(packed, heads(2, 2)));
+    EXPECT_FALSE(overlap(packed, Tensor()));
 }
 
 }  // namespace
