@@ -39,10 +39,10 @@ struct AttentionStats {
 };
 
 // q [B, T, H, D], k and v [B, S, K, D], one type for all, any strides with contiguous rows of D.
-// out like q, in memory of its own; lse [B, H, T] fp32, natural logarithm of sum exp(scaled logits). Rows with no visible
-// key: out 0, lse -inf, left out of the telemetry. NaN in gives NaN out; one in v may also reach
-// queries nearby that do not see it. stats null: no telemetry. Entropy by the online recurrence in
-// log2 units of docs/math.md. The result does not depend on the number of threads.
+// out like q, in memory of its own; lse [B, H, T] fp32, natural logarithm of sum exp(scaled
+// logits). Rows with no visible key: out 0, lse -inf, left out of the telemetry. NaN in gives NaN
+// out; one in v may also reach queries nearby that do not see it. stats null: no telemetry. Entropy
+// by the recurrence of docs/math.md. The result does not depend on the number of threads.
 void flash_attention_forward(const Tensor& q,
                              const Tensor& k,
                              const Tensor& v,

@@ -144,8 +144,8 @@ void check_part(const char* op,
     }
 }
 
-// Where a lane of a kernel, or a step of a loop, writes, nothing else may be read: `from` is other memory, or the
-// very same rows.
+// Where a lane of a kernel, or a step of a loop, writes, nothing else may be read: `from` is other
+// memory, or the very same rows.
 void check_apart(const char* op,
                  const std::string& name,
                  const Tensor& to,

@@ -12,8 +12,8 @@ struct Shift {
     std::int64_t stride, least, most;
 };
 
-// Whether shifts in these dimensions, outer ones first, can bridge a distance. What lies within a stride bridges
-// less than that stride, so that only the two nearest multiples of it come into question.
+// Whether shifts in these dimensions, outer ones first, can bridge a distance. What lies within a
+// stride bridges less than that stride, so that only its two nearest multiples come into question.
 bool can_bridge(const std::vector<Shift>& shifts, std::size_t at, std::int64_t distance) {
     if (at == shifts.size()) return distance == 0;
     const Shift& shift = shifts[at];

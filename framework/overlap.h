@@ -5,8 +5,8 @@
 
 namespace evenkeel {
 
-// Exact for strides of the same nest, as slices of one tensor have; where strides differ, sharing the first
-// element counts.
+// Exact for strides of the same nest, as slices of one tensor have; where strides differ, sharing
+// the first element counts.
 bool overlap(const Tensor& a, const Tensor& b);
 
 }  // namespace evenkeel

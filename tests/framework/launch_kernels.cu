@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(256) number_threads(std::int32_t* out) {
     out[index] = numbers[threadIdx.x];
 }
 
-// Shared memory of its own beside the launch's: the first and the last number of that end up in out.
+// Shared memory of its own beside the launch's, whose first and last number end up in out.
 __global__ void __launch_bounds__(32) use_both_memories(std::int32_t* out, int numbers) {
     extern __shared__ std::int32_t given[];
     __shared__ std::int32_t own[32];

@@ -13,8 +13,8 @@ void launch_number_threads(std::int64_t blocks,
                            std::size_t shared_bytes,
                            std::int32_t* out);
 
-// One block of 32 threads with 128 bytes of shared memory of its own beside the `shared_bytes`: thread t
-// writes 31 - t + (n - 1) to out[t], where n is how many numbers those bytes hold.
+// One block of 32 threads with 128 bytes of shared memory of its own beside the `shared_bytes`:
+// thread t writes 31 - t + (n - 1) to out[t], where n is how many numbers those bytes hold.
 void launch_both_memories(std::size_t shared_bytes, std::int32_t* out);
 
 // A grid of that many blocks, checked before it is cut to 32 bits; nothing is written.
