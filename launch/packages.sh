@@ -44,6 +44,9 @@ install_missing() {
         fail "apt-get could not install: ${missing[*]}"
 }
 
+# Cores that this process may use. nproc alone answers with OMP_NUM_THREADS where that is set.
+core_count() { env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc; }
+
 # Open MPI refuses root, and more ranks than cores, unless told. It binds each of two ranks to one core,
 # whatever number of threads they have; and containers often forbid its way of copying between processes.
 mpi_environment() {

@@ -7,7 +7,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . launch/packages.sh
 
 ranks=2
-cores=$(nproc)
+cores=$(core_count)
 run=runs/quickstart
 one_rank=runs/quickstart_one_rank
 compare_steps=10

@@ -11,11 +11,11 @@ say "2/3  build"
 generator=(-G Ninja)
 [ -f "$root/build/CMakeCache.txt" ] && generator=()
 cmake -S "$root" -B "$root/build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release -DEVENKEEL_BUILD_TESTS=ON
-cmake --build "$root/build" --parallel "$(nproc)"
+cmake --build "$root/build" --parallel "$(core_count)"
 
 say "3/3  tests"
 mpi_environment
 # Tests that start ranks declare how many cores they fill.
 export OMP_NUM_THREADS=1
-ctest --test-dir "$root/build" --output-on-failure --parallel "$(nproc)" "$@" || failed=1
+ctest --test-dir "$root/build" --output-on-failure --parallel "$(core_count)" "$@" || failed=1
 exit "${failed:-0}"

@@ -81,7 +81,7 @@ targets=(evenkeel instructions_test record_instructions)
 for program in "${test_programs[@]}"; do targets+=("${program#*/}"); done
 part configure 60 cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
     -DEVENKEEL_BUILD_TESTS=ON -DEVENKEEL_CUDA=ON -DEVENKEEL_TEST_GPU=ON || fail "see $logs/configure.log"
-part build 300 cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" || fail "see $logs/build.log"
+part build 300 cmake --build "$build" --parallel "$(core_count)" --target "${targets[@]}" || fail "see $logs/build.log"
 evenkeel=$(find "$build" -maxdepth 2 -name evenkeel -type f -perm -u+x | head -n 1)
 
 say "device tests on $gpu_name"
