@@ -1,0 +1,25 @@
+#include "attention/cuda/flash_attention_backward.cuh"
+#include "attention/cuda/flash_attention_forward.cuh"
+#include "tests/kernel_resources/dynamic_shared.h"
+
+namespace kernel_resources {
+namespace {
+
+template <int D>
+void add(std::vector<DynamicShared>& all) {
+    using namespace evenkeel::cuda;
+    all.push_back({"forward", D, ForwardTiles<__nv_bfloat16, D>::kSharedBytes});
+    all.push_back({"backward prepare", D, PrepareTiles<D>::kShared});
+    all.push_back({"backward keys", D, KeysTiles<D>::kShared});
+    all.push_back({"backward queries", D, QueriesTiles<D>::kShared});
+}
+
+}  // namespace
+
+std::vector<DynamicShared> attention_dynamic_shared() {
+    std::vector<DynamicShared> all;
+    add<64>(all), add<96>(all), add<128>(all), add<256>(all);
+    return all;
+}
+
+}  // namespace kernel_resources
