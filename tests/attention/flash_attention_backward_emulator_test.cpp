@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/flash_attention.h"
+#include "tests/attention/flash_attention_counters.h"
 #include "tests/attention/flash_attention_plain.h"
 #include "tests/gpu_emulator/machine.h"
 #include "tests/support/compare.h"
@@ -71,19 +72,8 @@ TEST_P(FlashBackwardEmulatorTest, HasNoBankConflictsAndWholeSectors) {
         make_flash_inputs({1, 256, 256, 2, 1, GetParam()}, DType::kFloat16, DataKind::kGaussian);
     gpu_emulator::reset_counters();
     run_flash(in);
-    int kernels = 0;
-    for (const auto& [name, c] : gpu_emulator::counters()) {
-        if (name.find("flash_backward_") == std::string::npos) continue;
-        ++kernels;
-        EXPECT_GT(c.shared_requests, 0u);
-        EXPECT_EQ(c.shared_wavefronts, c.shared_ideal) << name;
-        for (const auto& [place, conflicts] : c.conflicts_at) {
-            EXPECT_EQ(conflicts, 0u) << place;
-        }
-        // Beside whole tiles there are 12 bytes a row of what the kernels tell one another.
-        EXPECT_LE(32 * c.global_sectors, c.global_bytes + c.global_bytes / 20) << name;
-    }
-    EXPECT_EQ(kernels, 3);
+    // Beside whole tiles there are 12 bytes a row of what the kernels tell one another.
+    testing::expect_no_bank_conflicts_and_whole_sectors("flash_backward_", 3, 20);
 }
 
 }  // namespace

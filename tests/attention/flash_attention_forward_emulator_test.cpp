@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/flash_attention.h"
+#include "tests/attention/flash_attention_counters.h"
 #include "tests/attention/flash_attention_plain.h"
 #include "tests/gpu_emulator/machine.h"
 #include "tests/support/compare.h"
@@ -54,19 +55,8 @@ TEST_P(FlashForwardEmulatorTest, HasNoBankConflictsAndWholeSectors) {
         make_flash_inputs({1, 256, 256, 2, 1, GetParam()}, DType::kFloat16, DataKind::kGaussian);
     gpu_emulator::reset_counters();
     run_flash(in);
-    int kernels = 0;
-    for (const auto& [name, c] : gpu_emulator::counters()) {
-        if (name.find("flash_forward_kernel") == std::string::npos) continue;
-        ++kernels;
-        EXPECT_GT(c.shared_requests, 0u);
-        EXPECT_EQ(c.shared_wavefronts, c.shared_ideal) << name;
-        for (const auto& [place, conflicts] : c.conflicts_at) {
-            EXPECT_EQ(conflicts, 0u) << place;
-        }
-        // Beside whole tiles there are 4 bytes a row of lse and 12 bytes a tile of telemetry.
-        EXPECT_LE(32 * c.global_sectors, c.global_bytes + c.global_bytes / 50) << name;
-    }
-    EXPECT_EQ(kernels, 1);
+    // Beside whole tiles there are 4 bytes a row of lse and 12 bytes a tile of telemetry.
+    testing::expect_no_bank_conflicts_and_whole_sectors("flash_forward_kernel", 1, 50);
 }
 
 }  // namespace
