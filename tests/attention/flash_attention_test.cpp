@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "attention/cpu/flash_attention.h"
 #include "tests/attention/flash_attention_plain.h"
@@ -180,17 +181,13 @@ class FlashAttentionPathTest : public ::testing::TestWithParam<std::tuple<FlashP
     void SetUp() override {
         if (!flash_path_available(path()))
             GTEST_SKIP() << "this processor has no " << name_of(path());
-        before_ = flash_path();
-        set_flash_path(path());
-    }
-    void TearDown() override {
-        if (flash_path_available(path())) set_flash_path(before_);
+        guard_.emplace(path());
     }
     FlashPath path() const { return std::get<0>(GetParam()); }
     DType dtype() const { return std::get<1>(GetParam()); }
 
   private:
-    FlashPath before_ = FlashPath::kBaseline;
+    std::optional<PathGuard> guard_;
 };
 
 INSTANTIATE_TEST_SUITE_P(Paths,
