@@ -1,4 +1,6 @@
-// Element types. bfloat16 and float16 are storage only: arithmetic happens in float.
+// Element types. bfloat16 and float16 are storage only: arithmetic happens in float. fp64 is for sums
+// that end in one number (a loss, a norm): such tensors are copied, filled and reduced, no more, and
+// converted to no other type.
 #pragma once
 
 #include <bit>
@@ -7,7 +9,7 @@
 
 namespace evenkeel {
 
-enum class DType { kFloat32, kBFloat16, kFloat16, kInt32 };
+enum class DType { kFloat32, kBFloat16, kFloat16, kInt32, kFloat64 };
 
 // The upper half of an IEEE binary32. Conversion rounds to nearest, ties to even; NaN stays NaN.
 struct bfloat16 {
@@ -63,6 +65,7 @@ struct float16 {
 static_assert(sizeof(float16) == 2);
 
 constexpr std::size_t size_of(DType dtype) {
+    if (dtype == DType::kFloat64) return 8;
     return dtype == DType::kBFloat16 || dtype == DType::kFloat16 ? 2 : 4;
 }
 
@@ -76,6 +79,8 @@ constexpr const char* name_of(DType dtype) {
             return "fp16";
         case DType::kInt32:
             return "int32";
+        case DType::kFloat64:
+            return "fp64";
     }
     return "?";
 }
@@ -97,6 +102,10 @@ struct dtype_of<float16> {
 template <>
 struct dtype_of<std::int32_t> {
     static constexpr DType value = DType::kInt32;
+};
+template <>
+struct dtype_of<double> {
+    static constexpr DType value = DType::kFloat64;
 };
 
 }  // namespace evenkeel

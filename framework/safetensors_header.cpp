@@ -45,6 +45,8 @@ const char* file_type(DType dtype) {
             return "F16";
         case DType::kInt32:
             return "I32";
+        case DType::kFloat64:
+            return "F64";
     }
     return "?";
 }

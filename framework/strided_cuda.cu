@@ -179,8 +179,9 @@ void convert(const StridedRuns& runs, void* to, const void* from) {
     if constexpr (!std::is_same_v<To, From>) copy_as<To, From>(runs, to, from);
 }
 
-[[noreturn]] void refuse_int32() {
-    throw_error(ErrorCode::kInternal, "copy_strided", "element type: got int32, want floats");
+[[noreturn]] void refuse(DType dtype) {
+    throw_error(ErrorCode::kInternal, "copy_strided",
+                concat("element type: got ", name_of(dtype), ", want fp32, bf16 or fp16"));
 }
 
 template <typename To>
@@ -193,7 +194,8 @@ void convert_to(const StridedRuns& runs, void* to, const void* from, DType from_
         case DType::kFloat16:
             return convert<To, __half>(runs, to, from);
         case DType::kInt32:
-            refuse_int32();
+        case DType::kFloat64:
+            refuse(from_type);
     }
 }
 
@@ -213,7 +215,8 @@ void copy_strided(
         case DType::kFloat16:
             return convert_to<__half>(runs, to, from, from_type);
         case DType::kInt32:
-            refuse_int32();
+        case DType::kFloat64:
+            refuse(to_type);
     }
 }
 

@@ -116,6 +116,8 @@ void fill_on_cpu(const Tensor& tensor, float value) {
             return fill_as(float16(value));
         case DType::kInt32:
             return fill_as(static_cast<std::int32_t>(value));
+        case DType::kFloat64:
+            return fill_as(static_cast<double>(value));
     }
 }
 

@@ -41,6 +41,13 @@ void copy_bytes(void* to, const void* from, std::size_t bytes, cudaMemcpyKind ki
           "cudaMemcpyAsync");
 }
 
+// The kernels move elements of 2 or 4 bytes.
+void check_not_fp64(const char* op, const Tensor& tensor) {
+    EVENKEEL_CHECK(tensor.dtype() != DType::kFloat64, op,
+                   "element type: got fp64 that is strided on CUDA, or filled with another number "
+                   "than 0, want a contiguous tensor, zeros");
+}
+
 bool is_plain(const Tensor& to, const Tensor& from) {
     return to.dtype() == from.dtype() && to.is_contiguous() && from.is_contiguous();
 }
@@ -49,6 +56,7 @@ void copy_on_device(const Tensor& to, const Tensor& from) {
     if (is_plain(to, from)) {
         return copy_bytes(to.raw(), from.raw(), to.bytes(), cudaMemcpyDeviceToDevice);
     }
+    check_not_fp64(kCopy, to);
     copy_strided(runs_of(kCopy, to, from), to.raw(), to.dtype(), from.raw(), from.dtype());
 }
 
@@ -77,7 +85,7 @@ void copy_to_host(const Tensor& to, const Tensor& from) {
     if (!to.is_contiguous()) to.copy_from(landing);
 }
 
-std::uint32_t bits_of(float value, DType dtype) {
+std::uint64_t bits_of(float value, DType dtype) {
     switch (dtype) {
         case DType::kFloat32:
             return std::bit_cast<std::uint32_t>(value);
@@ -87,6 +95,8 @@ std::uint32_t bits_of(float value, DType dtype) {
             return float16(value).bits;
         case DType::kInt32:
             return static_cast<std::uint32_t>(static_cast<std::int32_t>(value));
+        case DType::kFloat64:
+            return std::bit_cast<std::uint64_t>(static_cast<double>(value));
     }
     return 0;
 }
@@ -95,12 +105,14 @@ std::uint32_t bits_of(float value, DType dtype) {
 
 void fill(const Tensor& tensor, float value) {
     if (tensor.numel() == 0) return;
-    const std::uint32_t bits = bits_of(value, tensor.dtype());
+    const std::uint64_t bits = bits_of(value, tensor.dtype());
     if (bits == 0 && tensor.is_contiguous()) {
         return check(cudaMemsetAsync(tensor.raw(), 0, tensor.bytes(), Stream::current().handle()),
                      kFill, "cudaMemsetAsync");
     }
-    fill_strided(runs_of(kFill, tensor, tensor), tensor.raw(), size_of(tensor.dtype()), bits);
+    check_not_fp64(kFill, tensor);
+    fill_strided(runs_of(kFill, tensor, tensor), tensor.raw(), size_of(tensor.dtype()),
+                 static_cast<std::uint32_t>(bits));
 }
 
 void copy(const Tensor& to, const Tensor& from) {

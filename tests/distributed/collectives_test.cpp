@@ -42,6 +42,9 @@ Tensor filled(const Shape& shape, DType type, F&& value) {
             case DType::kInt32:
                 tensor.data<std::int32_t>()[i] = value(i);
                 break;
+            case DType::kFloat64:
+                tensor.data<double>()[i] = value(i);
+                break;
         }
     }
     return tensor;

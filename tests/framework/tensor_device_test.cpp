@@ -63,6 +63,19 @@ TEST_P(TensorDeviceTest, SlicesAreFilledAlone) {
     EXPECT_EQ(to_doubles(rows), (std::vector<double>{6, 7, 0, 0, 0, 11, 12, 13, 0, 0, 0, 17}));
 }
 
+TEST_P(TensorDeviceTest, DoublesAreKeptWhole) {
+    const Tensor sum = Tensor::uninitialized({2}, DType::kFloat64);
+    sum.data<double>()[0] = 1.0 / 3.0;
+    sum.data<double>()[1] = -1e300;
+    const Tensor moved = on(device(), sum).clone();
+    EXPECT_EQ(moved.bytes(), 16u);
+    EXPECT_TRUE(same_bits(on_cpu(moved), sum));
+    moved.slice(0, 0, 1).zero();
+    EXPECT_EQ(on_cpu(moved).data<double>()[0], 0.0);
+    EXPECT_EQ(on_cpu(moved).data<double>()[1], -1e300);
+    EXPECT_THROW(moved.to(DType::kFloat32), Error);
+}
+
 TEST_P(TensorDeviceTest, StridedViewsAreReadInOrder) {
     // q of a fused [B, T, (H + 2K) D] projection becomes [B, T, H, D].
     const Tensor q = counting({2, 3, 16}).slice(2, 4, 12);
