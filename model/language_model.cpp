@@ -151,7 +151,7 @@ double LanguageModel::forward_backward(const Batch& batch, double loss_scale) {
     Activations saved;
     const Tensor logits = forward(batch.tokens, &saved, statistics_.get(), nullptr);
     CrossEntropySaved loss_saved;
-    const double loss = cross_entropy_forward(grid_, logits, batch.targets, loss_saved);
+    const double loss = mean_cross_entropy(grid_, logits, batch.targets, loss_saved);
     cross_entropy_backward(grid_, logits, batch.targets, loss_saved, loss_scale, logits);
     backward(batch.tokens, logits, saved, nullptr);
     return loss;
@@ -159,7 +159,7 @@ double LanguageModel::forward_backward(const Batch& batch, double loss_scale) {
 
 double LanguageModel::evaluate(const Batch& batch) {
     CrossEntropySaved unused;
-    return cross_entropy_forward(grid_, local_logits(batch.tokens), batch.targets, unused);
+    return mean_cross_entropy(grid_, local_logits(batch.tokens), batch.targets, unused);
 }
 
 std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) {
@@ -178,7 +178,7 @@ std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) 
         Activations saved;
         const Tensor logits = forward(batches[i].tokens, &saved, nullptr, &probe);
         CrossEntropySaved loss_saved;
-        cross_entropy_forward(grid_, logits, batches[i].targets, loss_saved);
+        mean_cross_entropy(grid_, logits, batches[i].targets, loss_saved);
         probe.check("loss (forward)", loss_saved.log_sum_exp);
         cross_entropy_backward(grid_, logits, batches[i].targets, loss_saved, 1.0, logits);
         probe.check("loss (backward)", logits);

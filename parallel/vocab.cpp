@@ -2,7 +2,6 @@
 
 #include <omp.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -73,11 +72,6 @@ void check_logits(const char* op,
     check_tokens(op, "targets", targets, logits.size(2) * grid.tp_size(), -1);
 }
 
-std::int64_t counted_tokens(const Tensor& targets) {
-    const std::int32_t* values = targets.data<std::int32_t>();
-    return targets.numel() - std::count(values, values + targets.numel(), -1);
-}
-
 }  // namespace
 
 VocabParallelEmbedding::VocabParallelEmbedding(const ProcessGrid& grid,
@@ -145,12 +139,16 @@ void VocabParallelEmbedding::backward(const Tensor& dy, const Tensor& tokens) {
 
 void VocabParallelEmbedding::collect_parameters(ParameterList& list) { list.push_back(&weight_); }
 
-double cross_entropy_forward(const ProcessGrid& grid,
-                             const Tensor& logits,
-                             const Tensor& targets,
-                             CrossEntropySaved& saved) {
+void cross_entropy_forward(const ProcessGrid& grid,
+                           const Tensor& logits,
+                           const Tensor& targets,
+                           CrossEntropySaved& saved,
+                           double weight,
+                           const Tensor& loss) {
     constexpr const char* kOp = "cross_entropy_forward";
     check_logits(kOp, grid, logits, targets);
+    check_shape(kOp, "loss", loss, {1});
+    check_dtype(kOp, "loss", loss, DType::kFloat64);
     const LogitRows rows(grid, logits);
     const std::int32_t* ids = targets.data<std::int32_t>();
     const Tensor maxima = Tensor::uninitialized({rows.count}, DType::kFloat32);   // [B*T]
@@ -176,16 +174,27 @@ double cross_entropy_forward(const ProcessGrid& grid,
 
     saved.log_sum_exp = Tensor::uninitialized(targets.shape(), DType::kFloat32);  // [B, T]
     float* log_sum_exp = saved.log_sum_exp.data<float>();
-    double loss = 0;
+    double sum = 0;
+    std::int32_t counted = 0;
     for (std::int64_t i = 0; i < rows.count; ++i) {
         log_sum_exp[i] = max[i] + std::log(sum_exp[i]);
-        if (ids[i] >= 0) {
-            loss += (static_cast<double>(max[i]) - target_logit[i]) +
-                    std::log(static_cast<double>(sum_exp[i]));
-        }
+        if (ids[i] < 0) continue;
+        ++counted;
+        sum += (static_cast<double>(max[i]) - target_logit[i]) +
+               std::log(static_cast<double>(sum_exp[i]));
     }
-    const std::int64_t counted = counted_tokens(targets);
-    return counted > 0 ? loss / static_cast<double>(counted) : 0.0;
+    saved.counted = Tensor::uninitialized({1}, DType::kInt32);
+    *saved.counted.data<std::int32_t>() = counted;
+    if (counted > 0) *loss.data<double>() += weight * (sum / counted);
+}
+
+double mean_cross_entropy(const ProcessGrid& grid,
+                          const Tensor& logits,
+                          const Tensor& targets,
+                          CrossEntropySaved& saved) {
+    const Tensor loss = Tensor::zeros({1}, DType::kFloat64, logits.device());
+    cross_entropy_forward(grid, logits, targets, saved, 1.0, loss);
+    return *loss.to(Device::kCpu).data<double>();
 }
 
 void cross_entropy_backward(const ProcessGrid& grid,
@@ -201,9 +210,9 @@ void cross_entropy_backward(const ProcessGrid& grid,
     check_dtype(kOp, "dlogits", dlogits, logits.dtype());
     check_shape(kOp, "log_sum_exp", saved.log_sum_exp, targets.shape());
     const LogitRows out_rows(grid, dlogits);
-    const std::int64_t counted = counted_tokens(targets);
-    const float scale =
-        counted > 0 ? static_cast<float>(loss_scale / static_cast<double>(counted)) : 0.0f;
+    check_shape(kOp, "counted", saved.counted, {1});
+    const std::int32_t counted = *saved.counted.data<std::int32_t>();
+    const float scale = counted > 0 ? static_cast<float>(loss_scale / counted) : 0.0f;
     const std::int32_t* ids = targets.data<std::int32_t>();
     const float* log_sum_exp = saved.log_sum_exp.data<float>();
     const auto gradient = EVENKEEL_FOR_CURRENT_ISA(row_softmax_gradient);

@@ -36,16 +36,25 @@ class VocabParallelEmbedding {
 // What cross_entropy_backward needs of the forward pass.
 struct CrossEntropySaved {
     Tensor log_sum_exp;  // [B, T] fp32, over the whole vocabulary
+    Tensor counted;      // [1] int32: how many targets are not -1
 };
 
 // Mean over tokens of log sum_v exp(z_v) - z_target, in fp32 from the local logits [B, T, V/P] (fp32 or
-// bf16). Two small collectives over TP: the maximum, then (sum of exponentials, target logit). Targets
-// outside [0, V) throw; target -1 is left out of the mean, which is 0 when nothing is left. The same bits
-// on all TP ranks. The log-sum-exp is the usual one, of z - max z.
-double cross_entropy_forward(const ProcessGrid& grid,
-                             const Tensor& logits,
-                             const Tensor& targets,
-                             CrossEntropySaved& saved);
+// bf16); weight times it is added to loss [1] fp64, on the logits' device, without waiting for it. Two
+// small collectives over TP: the maximum, then (sum of exponentials, target logit). Targets outside
+// [0, V) throw; target -1 is left out of the mean, which is 0 when nothing is left. The same bits on all
+// TP ranks. The log-sum-exp is the usual one, of z - max z.
+void cross_entropy_forward(const ProcessGrid& grid,
+                           const Tensor& logits,
+                           const Tensor& targets,
+                           CrossEntropySaved& saved,
+                           double weight,
+                           const Tensor& loss);
+// The mean itself, for the host, which waits for it.
+double mean_cross_entropy(const ProcessGrid& grid,
+                          const Tensor& logits,
+                          const Tensor& targets,
+                          CrossEntropySaved& saved);
 // dlogits = (softmax - onehot) * loss_scale / number of counted tokens, over this rank's logits, in
 // the logits' type; may alias logits.
 void cross_entropy_backward(const ProcessGrid& grid,

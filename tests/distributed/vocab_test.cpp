@@ -138,7 +138,7 @@ TEST_P(VocabTest, CrossEntropyMatchesDoubleOnEveryKindOfData) {
             const Reference want = reference(whole, targets, 0.5);
             const Tensor logits = whole.slice(2, begin_, begin_ + local_).clone();
             CrossEntropySaved saved;
-            const double loss = cross_entropy_forward(*grid_, logits, targets, saved);
+            const double loss = mean_cross_entropy(*grid_, logits, targets, saved);
             EXPECT_NEAR(loss, want.loss, 2e-6 * std::abs(want.loss) + 1e-6) << name_of(kind);
             EXPECT_TRUE(near(saved.log_sum_exp, want.log_sum_exp, 1e-6, 1e-6)) << name_of(kind);
             std::vector<double> dlogits_want;
@@ -162,12 +162,12 @@ TEST_P(VocabTest, CrossEntropyGradientMatchesFiniteDifferences) {
         const Tensor moved = whole.clone();
         moved.data<float>()[index] += change;
         CrossEntropySaved saved;
-        return cross_entropy_forward(*grid_, moved.slice(2, begin_, begin_ + local_).clone(),
-                                     targets, saved);
+        return mean_cross_entropy(*grid_, moved.slice(2, begin_, begin_ + local_).clone(), targets,
+                                  saved);
     };
     CrossEntropySaved saved;
     const Tensor mine = whole.slice(2, begin_, begin_ + local_);  // strided
-    cross_entropy_forward(*grid_, mine, targets, saved);
+    mean_cross_entropy(*grid_, mine, targets, saved);
     const Tensor dmine = Tensor::zeros({1, 3, local_}, DType::kFloat32);
     cross_entropy_backward(*grid_, mine, targets, saved, 1.0, dmine);
     for (std::int64_t index : {0, 17, 39, 40, 77, 119}) {
@@ -183,7 +183,7 @@ TEST_P(VocabTest, CrossEntropyMakesTwoCollectivesAndTheSameBitsOnAllRanks) {
     const Tensor logits =
         gaussian({2, 9, local_}, GetParam(), 70 + static_cast<std::uint64_t>(world().rank()), 4.0);
     CrossEntropySaved saved;
-    const double loss = cross_entropy_forward(*grid_, logits, targets, saved);
+    const double loss = mean_cross_entropy(*grid_, logits, targets, saved);
     EXPECT_EQ(grid_->tensor().counts().all_reduces, 2);
     EXPECT_EQ(grid_->tensor().counts().bytes, 3 * 18 * 4) << "three numbers a token";
     const double largest = world().all_reduce_scalar(loss, ReduceOp::kMax);
@@ -197,12 +197,27 @@ TEST_P(VocabTest, CrossEntropyOfNothingIsZero) {
     const Tensor targets = Tensor::full({1, 4}, -1.0f, DType::kInt32);
     const Tensor logits = gaussian({1, 4, local_}, GetParam(), 1);
     CrossEntropySaved saved;
-    EXPECT_EQ(cross_entropy_forward(*grid_, logits, targets, saved), 0.0);
+    EXPECT_EQ(mean_cross_entropy(*grid_, logits, targets, saved), 0.0);
     cross_entropy_backward(*grid_, logits, targets, saved, 1.0, logits);
     EXPECT_TRUE(testing::same_bits(logits, Tensor::zeros({1, 4, local_}, GetParam())));
-    EXPECT_EQ(cross_entropy_forward(*grid_, Tensor::zeros({0, 4, local_}, GetParam()),
-                                    Tensor::zeros({0, 4}, DType::kInt32), saved),
+    EXPECT_EQ(mean_cross_entropy(*grid_, Tensor::zeros({0, 4, local_}, GetParam()),
+                                 Tensor::zeros({0, 4}, DType::kInt32), saved),
               0.0);
+}
+
+TEST_P(VocabTest, CrossEntropyAddsItsShareToTheLoss) {
+    const Tensor targets = token_tensor({2, 9}, 4);
+    const Tensor logits = gaussian({2, 9, local_}, GetParam(), 7);
+    CrossEntropySaved saved;
+    const double mean = mean_cross_entropy(*grid_, logits, targets, saved);
+    EXPECT_EQ(*saved.counted.data<std::int32_t>(), 18);
+    const Tensor loss = Tensor::zeros({1}, DType::kFloat64);
+    cross_entropy_forward(*grid_, logits, targets, saved, 0.25, loss);
+    cross_entropy_forward(*grid_, logits, targets, saved, 0.5, loss);
+    EXPECT_EQ(*loss.data<double>(), 0.25 * mean + 0.5 * mean);
+    EXPECT_THROW(cross_entropy_forward(*grid_, logits, targets, saved, 1.0,
+                                       Tensor::zeros({1}, DType::kFloat32)),
+                 Error);
 }
 
 TEST_P(VocabTest, ANaNLogitOnOneRankIsSeenByAll) {
@@ -212,7 +227,7 @@ TEST_P(VocabTest, ANaNLogitOnOneRankIsSeenByAll) {
         logits.slice(1, 1, 2).slice(2, 0, 1).fill(std::numeric_limits<float>::quiet_NaN());
     }
     CrossEntropySaved saved;
-    EXPECT_TRUE(std::isnan(cross_entropy_forward(*grid_, logits, targets, saved)));
+    EXPECT_TRUE(std::isnan(mean_cross_entropy(*grid_, logits, targets, saved)));
 }
 
 TEST_P(VocabTest, CrossEntropyRejectsBadTargets) {
@@ -221,12 +236,12 @@ TEST_P(VocabTest, CrossEntropyRejectsBadTargets) {
     for (std::int32_t bad : {-2, static_cast<std::int32_t>(kVocab)}) {
         const Tensor targets = Tensor::zeros({1, 2}, DType::kInt32);
         targets.data<std::int32_t>()[1] = bad;
-        EXPECT_THROW(cross_entropy_forward(*grid_, logits, targets, saved), Error);
+        EXPECT_THROW(mean_cross_entropy(*grid_, logits, targets, saved), Error);
     }
-    EXPECT_THROW(cross_entropy_forward(*grid_, logits, Tensor::zeros({2, 1}, DType::kInt32), saved),
+    EXPECT_THROW(mean_cross_entropy(*grid_, logits, Tensor::zeros({2, 1}, DType::kInt32), saved),
                  Error);
-    EXPECT_THROW(cross_entropy_forward(*grid_, logits.to(DType::kFloat16),
-                                       Tensor::zeros({1, 2}, DType::kInt32), saved),
+    EXPECT_THROW(mean_cross_entropy(*grid_, logits.to(DType::kFloat16),
+                                    Tensor::zeros({1, 2}, DType::kInt32), saved),
                  Error);
 }
 
