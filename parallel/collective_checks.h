@@ -5,26 +5,33 @@
 
 namespace evenkeel {
 
-inline void check_block(const char* op, const char* name, const Tensor& tensor) {
+inline void check_block(const char* op, const char* name, const Tensor& tensor, Device device) {
     EVENKEEL_CHECK(tensor.defined(), op, name, ": got no tensor");
-    EVENKEEL_CHECK(tensor.device() == Device::kCpu, op, name, ": got ", name_of(tensor.device()),
-                   ", want cpu");
+    EVENKEEL_CHECK(tensor.device() == device, op, name, ": got ", name_of(tensor.device()),
+                   ", want ", name_of(device));
     EVENKEEL_CHECK(tensor.is_contiguous(), op, name, ": got shape ", to_string(tensor.shape()),
                    " with strides ", to_string(tensor.strides()), ", want a contiguous tensor");
 }
 
 // What is added up, or the maximum of.
-inline void check_reducible(const char* op, const char* name, const Tensor& tensor) {
-    check_block(op, name, tensor);
-    EVENKEEL_CHECK(tensor.dtype() != DType::kFloat16, op, name,
-                   ": got fp16, want fp32, bf16 or int32");
+inline void check_reducible(
+    const char* op, const char* name, const Tensor& tensor, ReduceOp reduce, Device device) {
+    check_block(op, name, tensor, device);
+    const DType type = tensor.dtype();
+    EVENKEEL_CHECK(type != DType::kFloat16, op, name, ": got fp16, want fp32, bf16, int32 or fp64");
+    EVENKEEL_CHECK(reduce != ReduceOp::kMean || type == DType::kFloat32 || type == DType::kFloat64,
+                   op, name, ": got ", name_of(type), ", want fp32 or fp64 for a mean");
 }
 
 // `whole` holds `size` blocks of block's size.
-inline void check_blocks(
-    const char* op, const char* block_name, const Tensor& block, const Tensor& whole, int size) {
-    check_block(op, "input", block);
-    check_block(op, "output", whole);
+inline void check_blocks(const char* op,
+                         const char* block_name,
+                         const Tensor& block,
+                         const Tensor& whole,
+                         int size,
+                         Device device) {
+    check_block(op, "input", block, device);
+    check_block(op, "output", whole, device);
     EVENKEEL_CHECK(block.dtype() == whole.dtype(), op, "element types: got ",
                    name_of(block.dtype()), " and ", name_of(whole.dtype()), ", want the same");
     EVENKEEL_CHECK(block.numel() * size == whole.numel(), op, block_name, ": got ", block.numel(),

@@ -1,13 +1,17 @@
 // Collective operations over a group of ranks. All ranks of a group call the same operations in the same
 // order with the same sizes.
 //
-// Sums: elements are added in fp32 whatever their float type, in rank order 0, 1, .., size-1, and rounded
-// once, so the result is the same bits on every rank and in every run. bf16 travels as bf16. A maximum
-// with a NaN in it is NaN. Element counts may exceed 2^31. Every wait has a deadline; when it passes, the
-// operation throws kMpi and names the operation, its sequence number and the ranks that did not answer.
-// After that the group is of no further use.
+// Sums: elements are added in fp32 whatever their float type (fp64 in fp64), in rank order 0, 1, ..,
+// size-1, and rounded once, so the result is the same bits on every rank and in every run. bf16 travels
+// as bf16. A mean is that sum times 1/size. NCCL keeps neither the order nor the single rounding of
+// these sums: see nccl_communicator.h. A maximum with a NaN in it is NaN. Element counts may exceed 2^31.
+// Every wait of the host has a deadline; when it passes, the operation throws kMpi and names the
+// operation, its sequence number and the ranks that did not answer. After that the group is of no
+// further use.
 //
-// Tensors are contiguous and of one type (else kInvalidArgument); they may be empty.
+// Tensors are contiguous, of one type and on the group's device (else kInvalidArgument); they may be
+// empty. On CUDA an operation is asked for and not done when the call returns: it comes after what is on
+// the current stream so far, and what comes later on that stream comes after it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +22,7 @@
 
 namespace evenkeel {
 
-enum class ReduceOp { kSum, kMax };
+enum class ReduceOp { kSum, kMax, kMean };
 
 // What this rank has asked its group to do since the last reset: tests count with it, reports print it.
 struct CommunicationCounts {
@@ -29,14 +33,50 @@ struct CommunicationCounts {
     std::int64_t bytes = 0;  // payload: bytes of the full tensor of each operation
 };
 
+class Communicator;
+
+// A collective that was started. Its tensor is neither read nor written before wait(), which keeps its
+// memory until then. The group must outlive it.
+class [[nodiscard]] Pending {
+  public:
+    Pending() = default;  // nothing to wait for
+    Pending(Pending&& other) noexcept;
+    Pending& operator=(Pending&& other) noexcept;
+    ~Pending();
+
+    // Later work on the current stream comes after the collective; the host does not wait. The first
+    // call counts, later ones do nothing.
+    void wait();
+
+    // How many in this process have died before wait() was called, except while an error was on its way.
+    // They do wait, but too late for whoever has used the tensor: test programs fail when this is not 0.
+    static std::int64_t dropped();
+
+  private:
+    friend class Communicator;
+    Pending(Communicator& group, const Tensor& tensor, int ticket)
+        : group_(&group), tensor_(tensor), ticket_(ticket) {}
+    void drop() noexcept;
+
+    Communicator* group_ = nullptr;  // null: nothing to wait for
+    Tensor tensor_;
+    int ticket_ = 0;
+};
+
 class Communicator {
   public:
     virtual ~Communicator() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
+    virtual Device device() const { return Device::kCpu; }  // where the tensors are
+    // The same ranks for tensors on the CPU; itself if that is its device.
+    virtual Communicator& host() { return *this; }
 
-    // In place over all ranks. fp32, bf16, int32.
-    virtual void all_reduce(const Tensor& tensor, ReduceOp op) = 0;
+    // In place over all ranks. fp32, bf16, int32, fp64; the mean of fp32 and fp64 only. The CPU has done
+    // it when start_all_reduce() returns; on CUDA it runs on the group's own stream, beside what the
+    // current stream does until wait().
+    void all_reduce(const Tensor& tensor, ReduceOp op) { start_all_reduce(tensor, op).wait(); }
+    virtual Pending start_all_reduce(const Tensor& tensor, ReduceOp op) = 0;
     // input: [size, ...] contiguous, one block a rank; output: the sum over ranks of block rank().
     virtual void reduce_scatter(const Tensor& input, const Tensor& output) = 0;
     // input: one contiguous block; output: [size, ...], the blocks in rank order. input may be its own
@@ -46,25 +86,40 @@ class Communicator {
     // Blocks of one rank to another: the tensor's elements, contiguous.
     virtual void send(const Tensor& tensor, int destination) = 0;
     virtual void receive(const Tensor& tensor, int source) = 0;
-    virtual void barrier() = 0;
+    virtual void barrier() = 0;  // of the hosts: no work on a GPU is waited for
 
-    // Longest wait from now on, here and in groups split off later.
+    // Longest wait of the host from now on, here and in groups split off later.
     virtual void set_timeout(double seconds) = 0;
 
     // Ranks with the same colour form a new group, ordered by their rank here. Collective. The group this
     // one was made from must outlive it.
     virtual std::unique_ptr<Communicator> split(int color) = 0;
 
-    double all_reduce_scalar(double value, ReduceOp op);  // doubles, summed in rank order
+    double all_reduce_scalar(double value,
+                             ReduceOp op);  // doubles on the host, summed in rank order
 
     CommunicationCounts& counts() { return counts_; }
 
+    // Exposed communication: how long this rank had nothing else to do than to wait for an operation of
+    // this group. Measured from set_timing(true) on: on the CPU inside the operations, on CUDA on the
+    // stream that waits.
+    void set_timing(bool on) { timing_ = on; }
+    // Since the last call. On CUDA the streams that waited must have been synchronised with the host.
+    virtual double take_exposed_seconds();
+
   protected:
+    friend class Pending;
     virtual void all_reduce_doubles(double* values, std::int64_t count, ReduceOp op) = 0;
+    Pending started(const Tensor& tensor, int ticket = 0) { return Pending(*this, tensor, ticket); }
+    // The first wait() of what start_all_reduce() has returned with this ticket.
+    virtual void finish(int /*ticket*/) {}
+
     CommunicationCounts counts_;
+    bool timing_ = false;
+    double exposed_seconds_ = 0.0;
 };
 
 // One process: every collective is the identity. The same code paths as for many ranks.
-std::unique_ptr<Communicator> make_single_communicator();
+std::unique_ptr<Communicator> make_single_communicator(Device device = Device::kCpu);
 
 }  // namespace evenkeel

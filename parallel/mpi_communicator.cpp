@@ -35,6 +35,10 @@ constexpr int kPointToPointTag = 30001;
 std::atomic<std::int64_t> max_message_bytes{1 << 30};
 std::atomic<bool> failed{false};
 
+double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
 void check_mpi(int status, const char* op, const std::string& where = "") {
     if (status == MPI_SUCCESS) return;
     failed = true;
@@ -64,25 +68,17 @@ class MpiCommunicator final : public Communicator {
     int rank() const override { return rank_; }
     int size() const override { return size_; }
 
-    void all_reduce(const Tensor& tensor, ReduceOp op) override {
-        check_reducible("all_reduce", "tensor", tensor);
+    Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
+        check_reducible("all_reduce", "tensor", tensor, op, device());
         count(counts_.all_reduces, tensor.bytes());
         begin("all_reduce");
-        if (tensor.numel() == 0) return;
-        if (static_cast<std::int64_t>(tensor.bytes()) <= kDirectBytes) {
-            exchange_all(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()));
-            reduce_blocks(tensor.dtype(), op, sources_.data(), size_, tensor.raw(), tensor.numel());
-            return;
-        }
-        const std::int64_t slice = kSliceBytes / static_cast<std::int64_t>(size_of(tensor.dtype()));
-        for (std::int64_t at = 0; at < tensor.numel(); at += slice) {
-            all_reduce_slice(tensor, op, at, std::min(slice, tensor.numel() - at));
-        }
+        reduce_on_all(tensor, op);
+        return started(tensor);
     }
 
     void reduce_scatter(const Tensor& input, const Tensor& output) override {
-        check_blocks("reduce_scatter", "output", output, input, size_);
-        check_reducible("reduce_scatter", "input", input);
+        check_blocks("reduce_scatter", "output", output, input, size_, device());
+        check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device());
         count(counts_.reduce_scatters, input.bytes());
         begin("reduce_scatter");
         const std::int64_t block = output.numel();
@@ -93,7 +89,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void all_gather(const Tensor& input, const Tensor& output) override {
-        check_blocks("all_gather", "input", input, output, size_);
+        check_blocks("all_gather", "input", input, output, size_, device());
         count(counts_.all_gathers, output.bytes());
         begin("all_gather");
         const std::int64_t bytes = static_cast<std::int64_t>(input.bytes());
@@ -109,7 +105,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void broadcast(const Tensor& tensor, int root) override {
-        check_block("broadcast", "tensor", tensor);
+        check_block("broadcast", "tensor", tensor, device());
         check_peer("broadcast", "root", root, *this);
         count(counts_.broadcasts, tensor.bytes());
         begin("broadcast");
@@ -126,7 +122,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void send(const Tensor& tensor, int destination) override {
-        check_block("send", "tensor", tensor);
+        check_block("send", "tensor", tensor, device());
         check_peer("send", "destination", destination, *this);
         begin_point_to_point("send", destination);
         send_bytes(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()), destination);
@@ -134,7 +130,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void receive(const Tensor& tensor, int source) override {
-        check_block("receive", "tensor", tensor);
+        check_block("receive", "tensor", tensor, device());
         check_peer("receive", "source", source, *this);
         begin_point_to_point("receive", source);
         receive_bytes(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()), source);
@@ -242,6 +238,19 @@ class MpiCommunicator final : public Communicator {
         reduce_blocks(dtype, op, sources_.data(), size_, out, mine.size());
     }
 
+    void reduce_on_all(const Tensor& tensor, ReduceOp op) {
+        if (tensor.numel() == 0) return;
+        if (static_cast<std::int64_t>(tensor.bytes()) <= kDirectBytes) {
+            exchange_all(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()));
+            reduce_blocks(tensor.dtype(), op, sources_.data(), size_, tensor.raw(), tensor.numel());
+            return;
+        }
+        const std::int64_t slice = kSliceBytes / static_cast<std::int64_t>(size_of(tensor.dtype()));
+        for (std::int64_t at = 0; at < tensor.numel(); at += slice) {
+            all_reduce_slice(tensor, op, at, std::min(slice, tensor.numel() - at));
+        }
+    }
+
     // Reduce-scatter, then all-gather, of elements [first, first + count).
     void all_reduce_slice(const Tensor& tensor,
                           ReduceOp op,
@@ -301,9 +310,9 @@ class MpiCommunicator final : public Communicator {
             if (done) break;
             if (round < kSpins) continue;
             sched_yield();  // there may be more ranks than cores
-            const std::chrono::duration<double> waited = Clock::now() - start;
-            if (waited.count() > timeout_seconds_) throw_timeout();
+            if (seconds_since(start) > timeout_seconds_) throw_timeout();
         }
+        if (timing_) exposed_seconds_ += seconds_since(start);
         requests_.clear();
         peers_.clear();
     }

@@ -55,14 +55,22 @@ int checked_data_parallel(std::int64_t ranks, const ParallelConfig& config) {
     return static_cast<int>(config.data_parallel);
 }
 
+// The group's ranks as a group for tensors of the device.
+std::unique_ptr<Communicator> on_device(std::unique_ptr<Communicator> host, Device device) {
+    if (device == Device::kCpu) return host;
+    if (host->size() == 1) return make_single_communicator(device);
+    throw_error(ErrorCode::kNotBuilt, kOp, "this build has no communication between GPUs");
+}
+
 }  // namespace
 
-ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config) : world_(world) {
+ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config, Device device)
+    : world_(world) {
     checked_data_parallel(world.size(), config);
     world.set_timeout(config.timeout_seconds);
     const int tp = static_cast<int>(config.tensor_parallel);
-    tensor_ = world.split(world.rank() / tp);
-    data_ = world.split(world.rank() % tp);
+    tensor_ = on_device(world.split(world.rank() / tp), device);
+    data_ = on_device(world.split(world.rank() % tp), device);
 }
 
 Communicator& ProcessGrid::kv_replicas(std::int64_t num_kv_heads) const {
@@ -70,7 +78,7 @@ Communicator& ProcessGrid::kv_replicas(std::int64_t num_kv_heads) const {
                    ", want 1 or more");
     if (kv_replicas_ && kv_heads_ == num_kv_heads) return *kv_replicas_;
     if (num_kv_heads >= tp_size()) {
-        kv_replicas_ = make_single_communicator();
+        kv_replicas_ = make_single_communicator(device());
     } else {
         EVENKEEL_CHECK(tp_size() % num_kv_heads == 0, "kv_replicas", "num_kv_heads: got ",
                        num_kv_heads, ", want a divisor or a multiple of ", tp_size(),

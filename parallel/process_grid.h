@@ -1,5 +1,7 @@
 // Ranks as a grid with a tensor-parallel (TP) and a data-parallel (DP) axis. TP ranks are neighbours:
 // world rank = dp_rank * tp_size + tp_rank.
+//
+// The groups of the two axes are for tensors of one device; the world is always for tensors of the CPU.
 #pragma once
 
 #include <memory>
@@ -20,11 +22,14 @@ class ProcessGrid {
   public:
     // Collective over `world`, which must outlive the grid. Throws kConfig unless tensor_parallel x
     // data_parallel is the number of ranks; the message says how many ranks to start.
-    ProcessGrid(Communicator& world, const ParallelConfig& config);
+    ProcessGrid(Communicator& world, const ParallelConfig& config, Device device = Device::kCpu);
 
+    Device device() const { return tensor_->device(); }
     Communicator& world() const { return world_; }
     Communicator& tensor() const { return *tensor_; }
     Communicator& data() const { return *data_; }
+    // The TP group for tensors on the CPU: for checkpoints.
+    Communicator& host_tensor() const { return tensor_->host(); }
     int tp_rank() const { return tensor_->rank(); }
     int tp_size() const { return tensor_->size(); }
     int dp_rank() const { return data_->rank(); }

@@ -9,7 +9,8 @@
 namespace evenkeel {
 
 // out[i] = sources[0][i] (+ or max) sources[1][i] .. sources[n-1][i], in that order; floats in fp32 with
-// one rounding (results below the least normal number may become 0). out may be one of the sources.
+// one rounding (results below the least normal number may become 0), fp64 in fp64. A mean (fp32, fp64) is
+// the sum times 1/num_sources. out may be one of the sources.
 void reduce_blocks(DType dtype,
                    ReduceOp op,
                    const std::byte* const* sources,

@@ -17,7 +17,7 @@ namespace {
 using testing::same_bits;
 using testing::world;
 
-constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kInt32};
+constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kFloat64};
 constexpr std::int64_t kCounts[] = {0, 1, 3, 31, 1025, 40001};
 
 // Element i of the data of a rank: integers from -4 to 4.
@@ -190,6 +190,45 @@ TEST(CommunicatorTest, EveryRankGetsTheBitsOfTheSumInRankOrder) {
             EXPECT_TRUE(same_bits(x, want.to(type))) << name_of(type) << " " << count;
         }
     }
+}
+
+TEST(CommunicatorTest, MeansAreSumsTimesOneOverTheNumberOfRanks) {
+    for (std::int64_t count : {333, 70001}) {
+        const Tensor x = testing::gaussian({count}, DType::kFloat32,
+                                           200 + static_cast<std::uint64_t>(world().rank()));
+        const Tensor want = x.clone();
+        world().all_reduce(want, ReduceOp::kSum);
+        const float factor = 1.0f / static_cast<float>(world().size());
+        for (std::int64_t i = 0; i < count; ++i) want.data<float>()[i] *= factor;
+        world().all_reduce(x, ReduceOp::kMean);
+        EXPECT_TRUE(same_bits(x, want)) << count;
+    }
+}
+
+TEST(CommunicatorTest, StartedCollectivesAreWaitedForInAnyOrder) {
+    const int size = world().size();
+    const Tensor a = Tensor::full({1000}, 1.0f, DType::kFloat32);
+    const Tensor b = Tensor::full({3}, 2.0f, DType::kFloat64);
+    Pending first = world().start_all_reduce(a, ReduceOp::kSum);
+    Pending second = world().start_all_reduce(b, ReduceOp::kSum);
+    second.wait();
+    first.wait();
+    const auto sum = [size](int value) { return static_cast<float>(value * size); };
+    EXPECT_TRUE(same_bits(a, Tensor::full({1000}, sum(1), DType::kFloat32)));
+    EXPECT_TRUE(same_bits(b, Tensor::full({3}, sum(2), DType::kFloat64)));
+}
+
+TEST(CommunicatorTest, TimeInsideOperationsIsExposedOnceTimingIsOn) {
+    if (world().size() == 1) GTEST_SKIP() << "one rank waits for nobody";
+    const Tensor x = Tensor::zeros({100}, DType::kFloat32);
+    world().take_exposed_seconds();
+    world().all_reduce(x, ReduceOp::kSum);
+    EXPECT_EQ(world().take_exposed_seconds(), 0.0);
+    world().set_timing(true);
+    world().all_reduce(x, ReduceOp::kSum);
+    EXPECT_GT(world().take_exposed_seconds(), 0.0);
+    EXPECT_EQ(world().take_exposed_seconds(), 0.0) << "taken before";
+    world().set_timing(false);
 }
 
 TEST(CommunicatorTest, ScalarsKeepDoublePrecision) {

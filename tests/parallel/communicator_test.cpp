@@ -15,7 +15,7 @@ class SingleCommunicatorTest : public ::testing::Test {
 };
 
 TEST_F(SingleCommunicatorTest, EveryCollectiveIsTheIdentity) {
-    for (DType type : {DType::kFloat32, DType::kBFloat16, DType::kInt32}) {
+    for (DType type : {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kFloat64}) {
         const Tensor want = Tensor::full({3, 5}, 7.0f, type);
         const Tensor x = want.clone(), y = Tensor::zeros({1, 3, 5}, type);
         group_->all_reduce(x, ReduceOp::kSum);
@@ -51,6 +51,8 @@ TEST_F(SingleCommunicatorTest, RejectsWhatManyRanksWouldReject) {
     EXPECT_THROW(group_->all_reduce(Tensor(), ReduceOp::kSum), Error);
     const Tensor fp16 = Tensor::zeros({1, 4}, DType::kFloat16);
     EXPECT_THROW(group_->all_reduce(fp16, ReduceOp::kMax), Error);
+    const Tensor bf16 = Tensor::zeros({4}, DType::kBFloat16);
+    EXPECT_THROW(group_->all_reduce(bf16, ReduceOp::kMean), Error) << "the factor is not exact";
     EXPECT_THROW(group_->reduce_scatter(fp16, fp16.view({4})), Error);
     EXPECT_NO_THROW(group_->all_gather(fp16.view({4}), fp16)) << "nothing is added";
     EXPECT_THROW(group_->broadcast(Tensor::zeros({1}, DType::kFloat32), 1), Error);
@@ -61,6 +63,39 @@ TEST_F(SingleCommunicatorTest, RejectsWhatManyRanksWouldReject) {
     EXPECT_THROW(group_->all_gather(Tensor::zeros({2}, DType::kFloat32),
                                     Tensor::zeros({1, 2}, DType::kBFloat16)),
                  Error);
+}
+
+TEST_F(SingleCommunicatorTest, AHandleThatDiesBeforeItsWaitIsCounted) {
+    const Tensor x = Tensor::zeros({4}, DType::kFloat32);
+    const std::int64_t before = Pending::dropped();
+    {
+        Pending first = group_->start_all_reduce(x, ReduceOp::kSum), second;
+        second = std::move(first);
+        second.wait();
+        second.wait();
+    }
+    EXPECT_EQ(Pending::dropped(), before) << "waited for";
+    try {
+        const Pending pending = group_->start_all_reduce(x, ReduceOp::kSum);
+        throw 1;
+    } catch (int) {
+    }
+    EXPECT_EQ(Pending::dropped(), before) << "an error was on its way";
+    {
+        Pending pending = group_->start_all_reduce(x, ReduceOp::kSum);
+        pending = group_->start_all_reduce(x, ReduceOp::kSum);
+        EXPECT_EQ(Pending::dropped(), before + 1) << "the first was replaced";
+    }
+    EXPECT_EQ(Pending::dropped(), before + 2);
+}
+
+TEST_F(SingleCommunicatorTest, AStartedCollectiveKeepsItsMemory) {
+    const std::size_t before = Buffer::live_bytes(Device::kCpu);
+    Pending pending =
+        group_->start_all_reduce(Tensor::zeros({1000}, DType::kFloat32), ReduceOp::kSum);
+    EXPECT_GE(Buffer::live_bytes(Device::kCpu), before + 4000);
+    pending.wait();
+    EXPECT_EQ(Buffer::live_bytes(Device::kCpu), before);
 }
 
 }  // namespace

@@ -67,6 +67,43 @@ TEST_P(ReduceKernelsTest, RoundsBf16SumsOnce) {
     EXPECT_TRUE(testing::same_bits(got, Tensor::full({3}, 258.0f, DType::kBFloat16)));
 }
 
+TEST_P(ReduceKernelsTest, MeansAreSumsTimesOneOverTheNumberOfSources) {
+    for (int ranks : {1, 2, 3, 8}) {
+        const std::int64_t count = 40001;  // beyond one block
+        std::vector<Tensor> sources;
+        for (int r = 0; r < ranks; ++r) {
+            sources.push_back(
+                testing::gaussian({count}, DType::kFloat32, 40 + static_cast<std::uint64_t>(r)));
+        }
+        const Tensor want =
+            reduce(sources, ReduceOp::kSum, Tensor::zeros({count}, DType::kFloat32));
+        const float factor = 1.0f / static_cast<float>(ranks);
+        for (std::int64_t i = 0; i < count; ++i) want.data<float>()[i] *= factor;
+        const Tensor got = Tensor::zeros({count}, DType::kFloat32);
+        EXPECT_TRUE(testing::same_bits(reduce(sources, ReduceOp::kMean, got), want)) << ranks;
+        EXPECT_TRUE(testing::same_bits(reduce(sources, ReduceOp::kMean, sources[0]), want))
+            << ranks << " ranks, over one of the sources";
+    }
+}
+
+TEST_P(ReduceKernelsTest, DoublesAreReducedAsDoubles) {
+    std::vector<Tensor> sources;
+    for (int r = 0; r < 3; ++r) {
+        sources.push_back(Tensor::zeros({2}, DType::kFloat64));
+        sources.back().data<double>()[0] = 1.0 + std::ldexp(1.0, -50) * r;
+        sources.back().data<double>()[1] = -r;
+    }
+    const double sum = 1.0 + (1.0 + std::ldexp(1.0, -50)) + (1.0 + std::ldexp(1.0, -49));
+    const auto reduced = [&](ReduceOp op) {
+        const Tensor got = reduce(sources, op, Tensor::zeros({2}, DType::kFloat64));
+        return std::vector<double>(got.data<double>(), got.data<double>() + 2);
+    };
+    EXPECT_EQ(reduced(ReduceOp::kSum), (std::vector<double>{sum, -3.0}));
+    EXPECT_EQ(reduced(ReduceOp::kMax), (std::vector<double>{1.0 + std::ldexp(1.0, -49), 0.0}));
+    EXPECT_EQ(reduced(ReduceOp::kMean),
+              (std::vector<double>{sum * (1.0 / 3.0), -3.0 * (1.0 / 3.0)}));
+}
+
 TEST_P(ReduceKernelsTest, MaximumKeepsNegativesAndNaN) {
     constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
     for (DType type : {DType::kFloat32, DType::kBFloat16}) {

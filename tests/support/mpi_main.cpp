@@ -45,7 +45,12 @@ int run_all(int argc, char** argv) {
     auto& listeners = ::testing::UnitTest::GetInstance()->listeners();
     if (world().rank() > 0) delete listeners.Release(listeners.default_result_printer());
     listeners.Append(new RankListener);
-    const int mine = RUN_ALL_TESTS();
+    int mine = RUN_ALL_TESTS();
+    if (const std::int64_t dropped = Pending::dropped(); dropped > 0) {
+        std::fprintf(stderr, "rank %d: %lld started collectives were never waited for\n",
+                     world().rank(), static_cast<long long>(dropped));
+        mine = 1;
+    }
     return static_cast<int>(world().all_reduce_scalar(mine, ReduceOp::kMax));
 }
 
