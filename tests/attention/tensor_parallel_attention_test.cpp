@@ -6,8 +6,8 @@
 #include <cmath>
 #include <functional>
 
-#include "framework/rng.h"
 #include "tests/attention/attention_layer_reference.h"
+#include "tests/attention/one_rank_layer.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
 
@@ -16,10 +16,14 @@ namespace {
 
 using testing::attention_layer;
 using testing::gaussian;
+using testing::kWidth;
+using testing::largest;
 using testing::LayerCase;
 using testing::near;
+using testing::OneRankLayer;
 using testing::same_bits;
 using testing::short_name;
+using testing::small_config;
 using testing::to_doubles;
 
 using Kind = QkNormConfig::Kind;
@@ -27,82 +31,6 @@ using Gain = QkNormConfig::Gain;
 
 constexpr DType kFp32 = DType::kFloat32;
 constexpr DType kBf16 = DType::kBFloat16;
-constexpr std::int64_t kWidth = 48;  // C
-
-AttentionConfig small_config(Kind kind = Kind::kRms, Gain gain = Gain::kPerHeadChannel) {
-    AttentionConfig config;
-    config.num_heads = 4;
-    config.num_kv_heads = 2;
-    config.head_dim = 32;
-    config.qk_norm.kind = kind;
-    config.qk_norm.gain = gain;
-    return config;
-}
-
-// A layer on a grid of one rank, with weights that give logits of about unit size and unequal gains.
-class OneRankLayer {
-  public:
-    explicit OneRankLayer(const AttentionConfig& config, DType type = kFp32)
-        : world_(make_single_communicator()),
-          grid_(*world_, {}),
-          layer_(grid_, config, kWidth, type, "layers.0.attention") {
-        layer_.initialize(1.0 / std::sqrt(double(kWidth)), 0.1, 1);
-        layer_.collect_parameters(parameters_);
-        for (const char* name : {"q_gain", "k_gain"}) {
-            if (config.qk_norm.kind == Kind::kNone) continue;
-            Parameter& gain = parameter(name);
-            gain.master.copy_from(gaussian(gain.global_shape, kFp32, purpose(name)));
-        }
-    }
-    TensorParallelAttention* operator->() { return &layer_; }
-    Parameter& parameter(const std::string& name) {
-        for (Parameter* p : parameters_) {
-            if (short_name(p->name) == name) return *p;
-        }
-        throw_error(ErrorCode::kInternal, "test", name);
-    }
-    const ParameterList& parameters() const { return parameters_; }
-    void zero_gradients() {
-        for (Parameter* p : parameters_) p->grad.zero();
-    }
-    Tensor forward(const Tensor& x, AttentionStats* stats = nullptr) {
-        AttentionSaved saved;
-        return layer_.forward(x, {}, saved, stats);
-    }
-    // One token at a time, after a prompt of `prompt` tokens.
-    Tensor decode(const Tensor& x, std::int64_t prompt) {
-        KvCache cache = layer_.make_cache(x.size(0), x.size(1));
-        const Tensor y = Tensor::uninitialized(x.shape(), x.dtype());
-        for (std::int64_t begin = 0, end = prompt; begin < x.size(1); begin = end, ++end) {
-            y.slice(1, begin, end)
-                .copy_from(layer_.decode(x.slice(1, begin, end).contiguous(), cache));
-        }
-        return y;
-    }
-
-  private:
-    std::unique_ptr<Communicator> world_;
-    ProcessGrid grid_;
-    TensorParallelAttention layer_;
-    ParameterList parameters_;
-};
-
-void scale(Parameter& parameter, float factor) {
-    float* values = parameter.master.data<float>();
-    for (std::int64_t i = 0; i < parameter.master.numel(); ++i) values[i] *= factor;
-    parameter.refresh_value();
-}
-
-std::vector<float> values_of(const Tensor& tensor) {
-    const auto values = to_doubles(tensor);
-    return {values.begin(), values.end()};
-}
-
-double largest(const std::vector<double>& values) {
-    double result = 0.0;
-    for (const double value : values) result = std::max(result, std::abs(value));
-    return result;
-}
 
 struct Variant {
     const char* name;
@@ -223,158 +151,6 @@ TEST(TensorParallelAttentionTest, ReferenceGradientsMatchFiniteDifferences) {
     for (auto& [name, values] : c.parameters) {
         for (std::size_t i = 0; i < values.size(); i += 17) {
             EXPECT_NEAR(got.gradients.at(name)[i], difference(values[i]), 1e-6) << name << " " << i;
-        }
-    }
-}
-
-// Every path: the training forward pass, decoding from a prompt and token by token. With one key alone the
-// logits do not matter, so there are more.
-TEST(TensorParallelAttentionTest, ScaleOfQueriesAndKeysChangesNothingOnAnyPath) {
-    for (const Gain gain : {Gain::kPerHeadChannel, Gain::kSharedChannel}) {
-        OneRankLayer layer(small_config(Kind::kRms, gain));
-        const Tensor x = gaussian({2, 20, kWidth}, kFp32, 1);
-        const Tensor forward = layer.forward(x), whole = layer.decode(x, 20),
-                     single = layer.decode(x, 1);
-        scale(layer.parameter("wq"), 7.0f);
-        scale(layer.parameter("wk"), 7.0f);
-        EXPECT_TRUE(near(layer.forward(x), forward, 1e-5, 1e-5));
-        EXPECT_TRUE(near(layer.decode(x, 20), whole, 1e-5, 1e-5));
-        EXPECT_TRUE(near(layer.decode(x, 1), single, 1e-5, 1e-5));
-    }
-    OneRankLayer plain(small_config(Kind::kNone));
-    const Tensor x = gaussian({2, 20, kWidth}, kFp32, 1), before = plain.forward(x);
-    scale(plain.parameter("wq"), 7.0f);
-    EXPECT_FALSE(near(plain.forward(x), before, 1e-2, 1e-2));
-}
-
-TEST(TensorParallelAttentionTest, ScaleOfValuesScalesTheOutput) {
-    OneRankLayer layer(small_config());
-    const Tensor x = gaussian({2, 20, kWidth}, kFp32, 1);
-    std::vector<double> want = to_doubles(layer.forward(x));
-    for (double& value : want) value *= 7.0;
-    scale(layer.parameter("wv"), 7.0f);
-    EXPECT_TRUE(near(layer.forward(x), want, 1e-5, 1e-5));
-}
-
-TEST(TensorParallelAttentionTest, ValuesAreUntouched) {
-    for (const DType type : {kFp32, kBf16}) {
-        OneRankLayer normed(small_config(), type), plain(small_config(Kind::kNone), type);
-        const Tensor x = gaussian({2, 9, kWidth}, type, 1);
-        AttentionSaved a, b;
-        normed->forward(x, {}, a, nullptr);
-        plain->forward(x, {}, b, nullptr);
-        EXPECT_TRUE(same_bits(a.qkv.slice(2, 192, 256), b.qkv.slice(2, 192, 256)));
-        // The first token sees itself alone, so its heads give back their values, bit for bit.
-        const Tensor values = a.qkv.slice(1, 0, 1).slice(2, 192, 256).view({2, 1, 2, 32});
-        for (int head = 0; head < 4; ++head) {
-            EXPECT_TRUE(same_bits(a.out.slice(1, 0, 1).slice(2, head, head + 1),
-                                  values.slice(2, head / 2, head / 2 + 1)))
-                << "head " << head;
-        }
-    }
-}
-
-TEST(TensorParallelAttentionTest, ZeroGainMakesExactlyThatHeadUniform) {
-    OneRankLayer layer(small_config());
-    const Tensor x = gaussian({1, 24, kWidth}, kFp32, 1);
-    AttentionSaved before, after;
-    AttentionStats stats_before, stats_after;
-    layer->forward(x, {}, before, &stats_before);
-    layer.parameter("q_gain").value.slice(0, 1, 2).zero();
-    layer->forward(x, {}, after, &stats_after);
-    double uniform = 0.0;
-    for (int t = 1; t <= 24; ++t) uniform += std::log(t) / 24.0;
-    for (int head = 0; head < 4; ++head) {
-        const float entropy = stats_after.entropy.data<float>()[head];
-        if (head == 1) {
-            EXPECT_NEAR(entropy, uniform, 1e-5);
-            EXPECT_EQ(stats_after.max_logit.data<float>()[head], 0.0f);
-            continue;
-        }
-        EXPECT_LT(entropy, uniform - 0.05) << "head " << head;
-        EXPECT_TRUE(
-            same_bits(after.out.slice(2, head, head + 1), before.out.slice(2, head, head + 1)))
-            << "head " << head;
-        EXPECT_EQ(entropy, stats_before.entropy.data<float>()[head]) << "head " << head;
-    }
-    // Head 1 averages the values of KV head 0 over all tokens so far.
-    const Tensor values = after.qkv.slice(2, 192, 224);
-    std::vector<double> sum(32);
-    for (int t = 0; t < 24; ++t) {
-        std::vector<double> mean;
-        for (int c = 0; c < 32; ++c) {
-            sum[c] += to_doubles(values.slice(1, t, t + 1))[c];
-            mean.push_back(sum[c] / (t + 1));
-        }
-        EXPECT_TRUE(near(after.out.slice(1, t, t + 1).slice(2, 1, 2), mean, 1e-5, 1e-6)) << t;
-    }
-}
-
-TEST(TensorParallelAttentionTest, OneLoudHeadLeavesTheOthersAlone) {
-    OneRankLayer layer(small_config());
-    const Tensor x = gaussian({1, 24, kWidth}, kFp32, 1);
-    AttentionSaved before, after;
-    layer->forward(x, {}, before, nullptr);
-    float* rows_of_head_2 = layer.parameter("wq").value.data<float>() + 2 * 32 * kWidth;
-    for (int i = 0; i < 32 * kWidth; ++i) rows_of_head_2[i] *= 1000.0f;
-    layer->forward(x, {}, after, nullptr);
-    for (const int head : {0, 1, 3}) {
-        EXPECT_TRUE(same_bits(after.q.slice(2, head, head + 1), before.q.slice(2, head, head + 1)))
-            << "head " << head;
-        EXPECT_TRUE(
-            same_bits(after.out.slice(2, head, head + 1), before.out.slice(2, head, head + 1)))
-            << "head " << head;
-    }
-}
-
-TEST(TensorParallelAttentionTest, LogitsStayWithinTheBoundOfTheGains) {
-    OneRankLayer layer(small_config());
-    scale(layer.parameter("wq"), 1000.0f);
-    scale(layer.parameter("wk"), 1000.0f);
-    AttentionStats stats;
-    layer.forward(gaussian({2, 64, kWidth}, kFp32, 1), &stats);
-    const auto gq = values_of(layer.parameter("q_gain").value);
-    const auto gk = values_of(layer.parameter("k_gain").value);
-    for (int head = 0; head < 4; ++head) {
-        float largest_q = 0.0f, largest_k = 0.0f;
-        for (int c = 0; c < 32; ++c) {
-            largest_q = std::max(largest_q, std::abs(gq[head * 32 + c]));
-            largest_k = std::max(largest_k, std::abs(gk[head / 2 * 32 + c]));
-        }
-        const float logit = stats.max_logit.data<float>()[head];
-        EXPECT_LE(logit, std::sqrt(32.0) * largest_q * largest_k * (1.0 + 1e-5)) << "head " << head;
-        EXPECT_GT(logit, 0.0f) << "head " << head;
-    }
-}
-
-TEST(TensorParallelAttentionTest, GainOfEveryHeadIsUsed) {
-    for (const Gain gain : {Gain::kPerHeadChannel, Gain::kSharedChannel}) {
-        OneRankLayer layer(small_config(Kind::kRms, gain));
-        const Tensor x = gaussian({1, 9, kWidth}, kFp32, 1),
-                     dy = gaussian({1, 9, kWidth}, kFp32, 2);
-        AttentionSaved saved;
-        layer->forward(x, {}, saved, nullptr);
-        layer->backward(dy, {}, saved);
-        const auto loss = [&] {
-            const auto y = to_doubles(layer.forward(x)), d = to_doubles(dy);
-            double sum = 0.0;
-            for (std::size_t i = 0; i < y.size(); ++i) sum += y[i] * d[i];
-            return sum;
-        };
-        for (const char* name : {"q_gain", "k_gain"}) {
-            const Parameter& p = layer.parameter(name);
-            for (std::int64_t at = 5; at < p.value.numel(); at += 32) {
-                float& value = p.value.data<float>()[at];
-                const float kept = value, step = 0.02f;
-                value = kept + step;
-                const double above = loss();
-                value = kept - step;
-                const double below = loss();
-                value = kept;
-                EXPECT_NE(above, below) << name << " " << at;
-                EXPECT_NEAR((above - below) / (2.0 * step), p.grad.data<float>()[at], 2e-3)
-                    << name << " " << at;
-            }
         }
     }
 }
