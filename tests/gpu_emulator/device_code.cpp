@@ -4,6 +4,7 @@
 
 #include "tests/gpu_emulator/context.h"
 #include "tests/gpu_emulator/machine.h"
+#include "tests/gpu_emulator/replacement.h"
 
 namespace gpu_emulator {
 
@@ -31,7 +32,7 @@ cudaError_t CodeUnit::load_now() {
         }
     }
     try {
-        module_ = parse_ptx(text);
+        module_ = parse_ptx(replaced_ptx(text));
         link(module_);
     } catch (const std::exception& error) {
         report(std::string("cannot load device code: ") + error.what());

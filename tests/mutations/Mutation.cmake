@@ -8,8 +8,8 @@
 #     FILTER   its --gtest_filter
 #     EXPECT   regular expression that its output must match: a report's words, a failed test's name)
 #
-# Builds TEST with SOURCE mutated, for the emulator's architecture only, and adds two tests: the mutated program
-# must fail in the way that is named, and TEST itself must pass with the same filter.
+# Compiles SOURCE mutated to PTX, which the emulator runs in place of TEST's own, and adds two tests: TEST must
+# then fail in the way that is named, and pass as it is, with the same filter. Only device code can be mutated.
 function(evenkeel_mutation name)
     cmake_parse_arguments(PARSE_ARGV 1 ARG "" "FILE;FIND;REPLACE;SOURCE;TEST;FILTER;EXPECT" "CUT")
     if(ARG_UNPARSED_ARGUMENTS)
@@ -37,21 +37,16 @@ function(evenkeel_mutation name)
         evenkeel_write_if_different(${folder}/${path} "${text_of_${path}}")
     endforeach()
 
-    # The object stands before the libraries, so that the archive's own is not taken.
+    # PTX alone: the emulator runs it in place of what TEST holds.
     add_library(mutated_${name} OBJECT ${folder}/${ARG_SOURCE})
-    set_target_properties(mutated_${name} PROPERTIES CUDA_ARCHITECTURES 80-virtual)
-    target_compile_options(mutated_${name} PRIVATE
-        $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo --no-compress>)
+    set_target_properties(mutated_${name} PROPERTIES
+        CUDA_ARCHITECTURES 80-virtual CUDA_PTX_COMPILATION ON)
+    target_compile_options(mutated_${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
     target_include_directories(mutated_${name} BEFORE PRIVATE ${folder})
     target_link_libraries(mutated_${name} PRIVATE evenkeel::framework)
-    add_executable(mutant_${name} $<TARGET_OBJECTS:${ARG_TEST}> $<TARGET_OBJECTS:mutated_${name}>)
-    get_target_property(libraries ${ARG_TEST} LINK_LIBRARIES)
-    target_link_libraries(mutant_${name} PRIVATE ${libraries})
-    set_target_properties(mutant_${name} PROPERTIES LINKER_LANGUAGE CXX)
-    evenkeel_device_test(mutant_${name})
 
     add_test(NAME Mutation.${name} COMMAND ${CMAKE_COMMAND}
-        -DPROGRAM=$<TARGET_FILE:mutant_${name}> "-DFILTER=${ARG_FILTER}" "-DEXPECT=${ARG_EXPECT}"
+        -DPROGRAM=$<TARGET_FILE:${ARG_TEST}> -DPTX=$<TARGET_OBJECTS:mutated_${name}> "-DFILTER=${ARG_FILTER}" "-DEXPECT=${ARG_EXPECT}"
         -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_mutant.cmake)
     set_tests_properties(Mutation.${name} PROPERTIES TIMEOUT 180)
 

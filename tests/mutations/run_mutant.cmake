@@ -1,4 +1,5 @@
-# Passes if the mutated program fails as it must: PROGRAM, FILTER, EXPECT.
+# Passes if the program fails as it must with the mutated PTX in place of its own: PROGRAM, PTX, FILTER, EXPECT.
+set(ENV{EVENKEEL_EMULATOR_PTX} ${PTX})
 execute_process(COMMAND ${PROGRAM} --gtest_filter=${FILTER} --gtest_brief=0
                 RESULT_VARIABLE status OUTPUT_VARIABLE output ERROR_VARIABLE output TIMEOUT 170)
 string(LENGTH "${output}" length)
@@ -10,6 +11,8 @@ endif()
 message("${shown}")
 if(NOT output MATCHES "\\[ RUN      \\]")
     message(FATAL_ERROR "the mutated program runs no test: ${status}")
+elseif(NOT output MATCHES "\\[gpu emulator\\] runs ")
+    message(FATAL_ERROR "the mutated kernels do not run: none are launched, or the program has others")
 elseif(status STREQUAL "0")
     message(FATAL_ERROR "the fault is not noticed: the tests pass")
 elseif(NOT status STREQUAL "1")
