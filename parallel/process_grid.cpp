@@ -1,6 +1,13 @@
 #include "parallel/process_grid.h"
 
+#include "parallel/staged_communicator.h"
+
 namespace evenkeel {
+namespace {
+
+constexpr const char* kCommunicationNames[] = {"nccl", "staged"};
+
+}  // namespace
 
 void ParallelConfig::visit_fields(ConfigVisitor& v) {
     v.field("tensor_parallel", tensor_parallel,
@@ -9,6 +16,9 @@ void ParallelConfig::visit_fields(ConfigVisitor& v) {
             "copies of the model that split the batch; 0: all ranks divided by tensor_parallel");
     v.field("timeout_seconds", timeout_seconds,
             "longest wait for another rank before the job ends with an error");
+    v.choice("communication", communication, kCommunicationNames,
+             "between GPUs: nccl, one GPU a rank; staged through the memory of the CPU, for ranks "
+             "that share a GPU");
 }
 
 namespace {
@@ -59,7 +69,7 @@ int checked_data_parallel(std::int64_t ranks, const ParallelConfig& config) {
 std::unique_ptr<Communicator> on_device(std::unique_ptr<Communicator> host, Device device) {
     if (device == Device::kCpu) return host;
     if (host->size() == 1) return make_single_communicator(device);
-    throw_error(ErrorCode::kNotBuilt, kOp, "this build has no communication between GPUs");
+    return make_staged_communicator(std::move(host));
 }
 
 }  // namespace

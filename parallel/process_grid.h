@@ -11,10 +11,14 @@
 
 namespace evenkeel {
 
+// How tensors on GPUs travel: through NCCL, one GPU a rank, or through the memory of the CPU.
+enum class Communication { kNccl, kStaged };
+
 struct ParallelConfig {
     std::int64_t tensor_parallel = 1;
     std::int64_t data_parallel = 0;  // 0: all ranks there are, divided by tensor_parallel
     double timeout_seconds = 300.0;  // longest wait for other ranks
+    Communication communication = Communication::kNccl;  // between GPUs
     void visit_fields(ConfigVisitor& v);
 };
 

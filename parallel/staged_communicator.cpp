@@ -1,0 +1,142 @@
+#include "parallel/staged_communicator.h"
+
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "framework/stream.h"
+#include "parallel/collective_checks.h"
+
+namespace evenkeel {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class StagedCommunicator final : public Communicator {
+  public:
+    explicit StagedCommunicator(std::unique_ptr<Communicator> host) : host_(std::move(host)) {}
+
+    int rank() const override { return host_->rank(); }
+    int size() const override { return host_->size(); }
+    Device device() const override { return Device::kCuda; }
+    Communicator& host() override { return *host_; }
+
+    Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
+        check_reducible("all_reduce", "tensor", tensor, op, device());
+        const Exposed exposed(*this);
+        const Tensor staged = stage(input_, tensor);
+        host_->all_reduce(staged, op);
+        tensor.copy_from(staged);
+        count(counts_.all_reduces, tensor);
+        return started(tensor);
+    }
+
+    void reduce_scatter(const Tensor& input, const Tensor& output) override {
+        check_blocks("reduce_scatter", "output", output, input, size(), device());
+        check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device());
+        const Exposed exposed(*this);
+        const Tensor to = like(output_, output);
+        host_->reduce_scatter(stage(input_, input), to);
+        output.copy_from(to);
+        count(counts_.reduce_scatters, input);
+    }
+
+    void all_gather(const Tensor& input, const Tensor& output) override {
+        check_blocks("all_gather", "input", input, output, size(), device());
+        const Exposed exposed(*this);
+        const Tensor to = like(output_, output);
+        host_->all_gather(stage(input_, input), to);
+        output.copy_from(to);
+        count(counts_.all_gathers, output);
+    }
+
+    void broadcast(const Tensor& tensor, int root) override {
+        check_block("broadcast", "tensor", tensor, device());
+        check_peer("broadcast", "root", root, *this);
+        const Exposed exposed(*this);
+        const Tensor staged = rank() == root ? stage(input_, tensor) : like(input_, tensor);
+        host_->broadcast(staged, root);
+        if (rank() != root) tensor.copy_from(staged);
+        count(counts_.broadcasts, tensor);
+    }
+
+    void send(const Tensor& tensor, int destination) override {
+        check_block("send", "tensor", tensor, device());
+        const Exposed exposed(*this);
+        host_->send(stage(input_, tensor), destination);
+    }
+
+    void receive(const Tensor& tensor, int source) override {
+        check_block("receive", "tensor", tensor, device());
+        const Exposed exposed(*this);
+        const Tensor staged = like(input_, tensor);
+        host_->receive(staged, source);
+        tensor.copy_from(staged);
+    }
+
+    void barrier() override { host_->barrier(); }
+    void set_timeout(double seconds) override { host_->set_timeout(seconds); }
+    std::unique_ptr<Communicator> split(int color) override {
+        return make_staged_communicator(host_->split(color));
+    }
+
+  protected:
+    void all_reduce_doubles(double* values, std::int64_t n, ReduceOp op) override {
+        for (std::int64_t i = 0; i < n; ++i) values[i] = host_->all_reduce_scalar(values[i], op);
+        counts_.all_reduces += n;
+        counts_.bytes += n * static_cast<std::int64_t>(sizeof(double));
+    }
+
+  private:
+    // Times an operation from when the tensors are there.
+    class Exposed {
+      public:
+        explicit Exposed(StagedCommunicator& group) : group_(group) {
+            if (!group_.timing_) return;
+            Stream::current().synchronize();
+            start_ = Clock::now();
+        }
+        ~Exposed() {
+            if (!group_.timing_) return;
+            group_.exposed_seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
+        }
+        Exposed(const Exposed&) = delete;
+        Exposed& operator=(const Exposed&) = delete;
+
+      private:
+        StagedCommunicator& group_;
+        Clock::time_point start_;
+    };
+
+    void count(std::int64_t& operations, const Tensor& tensor) {
+        ++operations;
+        counts_.bytes += static_cast<std::int64_t>(tensor.bytes());
+    }
+
+    using Buffers = std::map<DType, Tensor>;
+    // Host memory of the tensor's shape and type, from a buffer that grows as needed.
+    static Tensor like(Buffers& buffers, const Tensor& tensor) {
+        Tensor& buffer = buffers[tensor.dtype()];
+        if (!buffer.defined() || buffer.numel() < tensor.numel()) {
+            buffer = Tensor();
+            buffer = Tensor::uninitialized({tensor.numel()}, tensor.dtype());
+        }
+        return buffer.slice(0, 0, tensor.numel()).view(tensor.shape());
+    }
+    static Tensor stage(Buffers& buffers, const Tensor& tensor) {
+        const Tensor staged = like(buffers, tensor);
+        staged.copy_from(tensor);
+        return staged;
+    }
+
+    std::unique_ptr<Communicator> host_;
+    Buffers input_, output_;
+};
+
+}  // namespace
+
+std::unique_ptr<Communicator> make_staged_communicator(std::unique_ptr<Communicator> host) {
+    return std::make_unique<StagedCommunicator>(std::move(host));
+}
+
+}  // namespace evenkeel
