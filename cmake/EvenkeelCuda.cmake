@@ -28,16 +28,18 @@ if(NOT EVENKEEL_CUDA STREQUAL "OFF")
     endif()
 endif()
 
-# The CUDA runtime that a program gets with the libraries it links: NVIDIA's, or for one with the property
-# EVENKEEL_EMULATED_GPU the emulator of tests/gpu_emulator, which runs the same kernels on the CPU.
+# The CUDA runtime and cuBLASLt that a program gets with the libraries it links: NVIDIA's, or for one with the
+# property EVENKEEL_EMULATED_GPU the emulator of tests/gpu_emulator, which runs the same kernels on the CPU.
 add_library(evenkeel_cuda_runtime INTERFACE)
 set_target_properties(evenkeel_cuda_runtime PROPERTIES EXPORT_NAME cuda_runtime)
 if(EVENKEEL_HAVE_CUDA)
     target_include_directories(evenkeel_cuda_runtime INTERFACE
         $<BUILD_INTERFACE:${CUDAToolkit_INCLUDE_DIRS}>)
+    set(emulated $<BOOL:$<TARGET_PROPERTY:EVENKEEL_EMULATED_GPU>>)
     target_link_libraries(evenkeel_cuda_runtime INTERFACE
-        $<BUILD_INTERFACE:$<IF:$<BOOL:$<TARGET_PROPERTY:EVENKEEL_EMULATED_GPU>>,evenkeel_gpu_emulator,CUDA::cudart_static>>
-        $<INSTALL_INTERFACE:CUDA::cudart_static>)
+        $<BUILD_INTERFACE:$<IF:${emulated},evenkeel_gpu_emulator,CUDA::cudart_static>>
+        $<BUILD_INTERFACE:$<$<NOT:${emulated}>:CUDA::cublasLt>>
+        $<INSTALL_INTERFACE:CUDA::cudart_static> $<INSTALL_INTERFACE:CUDA::cublasLt>)
 endif()
 
 # Where the tests run device code.

@@ -1,6 +1,7 @@
 #include "framework/gemm.h"
 
 #include "framework/gemm_cpu.h"
+#include "framework/gemm_cuda.h"
 
 namespace evenkeel {
 namespace {
@@ -26,6 +27,9 @@ void gemm(const Tensor& a, const Tensor& b, const Tensor& c, const GemmOptions& 
     const std::int64_t n = b.size(options.transpose_b ? 0 : 1);
     check_shape("gemm", "b", b, options.transpose_b ? Shape{n, k} : Shape{k, n});
     check_shape("gemm", "c", c, {m, n});
+    EVENKEEL_CHECK(a.device() == c.device() && b.device() == c.device(), "gemm",
+                   "device: got a on ", name_of(a.device()), ", b on ", name_of(b.device()),
+                   ", c on ", name_of(c.device()), ", want one device");
     EVENKEEL_CHECK(a.dtype() == b.dtype(), "gemm", "b: got ", name_of(b.dtype()), ", want ",
                    name_of(a.dtype()), " as a has");
     EVENKEEL_CHECK(!options.accumulate || c.dtype() == DType::kFloat32, "gemm", "c: got ",
@@ -39,7 +43,7 @@ void gemm(const Tensor& a, const Tensor& b, const Tensor& c, const GemmOptions& 
         case Device::kCpu:
             return cpu::gemm(a, b, c, options);
         case Device::kCuda:
-            throw_error(ErrorCode::kNotBuilt, "gemm", "device: got cuda, want cpu");
+            return cuda::gemm(a, b, c, options);
     }
 }
 

@@ -1,5 +1,6 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "framework/device_cuda.h"
+#include "framework/gemm_cuda.h"
 #include "framework/stream.h"
 
 namespace evenkeel {
@@ -40,6 +41,9 @@ Allocation allocate(std::size_t) { throw_not_built("Buffer"); }
 void release(const Allocation&) noexcept {}
 void fill(const Tensor&, float) { throw_not_built("Tensor::fill"); }
 void copy(const Tensor&, const Tensor&) { throw_not_built("Tensor::copy_from"); }
+void gemm(const Tensor&, const Tensor&, const Tensor&, const GemmOptions&) {
+    throw_not_built("gemm");
+}
 
 }  // namespace cuda
 }  // namespace evenkeel

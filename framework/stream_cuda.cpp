@@ -1,4 +1,5 @@
 #include "framework/cuda.h"
+#include "framework/gemm_cuda.h"
 #include "framework/stream.h"
 
 namespace evenkeel {
@@ -13,7 +14,10 @@ Stream::Stream() {
     cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "Stream",
                 "cudaStreamCreateWithFlags");
     // Work in flight ends first; the driver sees to that.
-    handle_ = {stream, [](cudaStream_t owned) { cudaStreamDestroy(owned); }};
+    handle_ = {stream, [](cudaStream_t owned) {
+                   cuda::release_gemm_workspace(owned);
+                   cudaStreamDestroy(owned);
+               }};
 }
 
 Stream::~Stream() = default;

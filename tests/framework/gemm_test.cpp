@@ -9,8 +9,10 @@
 #include "framework/convert.h"
 #include "framework/gemm_cpu.h"
 #include "framework/isa.h"
+#include "framework/stream.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
+#include "tests/support/devices.h"
 
 namespace evenkeel {
 namespace {
@@ -18,17 +20,24 @@ namespace {
 using cpu::Bf16Path;
 using testing::gaussian;
 using testing::near;
+using testing::on;
 using testing::same_bits;
 using testing::to_doubles;
 
-// Restores the automatic choice of arithmetic and the number of threads.
-class GemmTest : public ::testing::Test {
+// Restores the CPU's automatic choice of arithmetic and the number of threads.
+template <typename Base>
+class GemmFixture : public Base {
   protected:
     void TearDown() override {
         cpu::set_bf16_path(Bf16Path::kAutomatic);
         omp_set_num_threads(threads_);
     }
     int threads_ = omp_get_max_threads();
+};
+class GemmCpuTest : public GemmFixture<::testing::Test> {};
+class GemmTest : public GemmFixture<::testing::TestWithParam<Device>> {
+  protected:
+    Device device() const { return GetParam(); }
 };
 
 struct Case {
@@ -38,6 +47,7 @@ struct Case {
     DType output = DType::kFloat32;
     Bf16Path path = Bf16Path::kAutomatic;
     std::int64_t padding = 0;  // extra row stride of every operand
+    std::int64_t offset = 0;   // columns of the padding that lie before the matrix
     bool skipped() const { return options.accumulate && output != DType::kFloat32; }
 };
 
@@ -45,23 +55,31 @@ std::string describe(const Case& c) {
     return concat("M", c.m, " N", c.n, " K", c.k, c.options.transpose_a ? " a^T" : "",
                   c.options.transpose_b ? " b^T" : "", c.options.accumulate ? " +=" : "", " ",
                   name_of(c.inputs), " -> ", name_of(c.output), " path ", static_cast<int>(c.path),
-                  " padding ", c.padding);
+                  " padding ", c.padding, " offset ", c.offset);
 }
 
-Tensor padded(
-    std::int64_t rows, std::int64_t columns, DType type, std::uint64_t seed, std::int64_t padding) {
-    return gaussian({rows, columns + padding}, type, seed).slice(1, 0, columns);
+// A matrix of columns in a wider one, on the device.
+Tensor within(const Case& c, const Tensor& whole, Device device) {
+    return on(device, whole).slice(1, c.offset, c.offset + whole.size(1) - c.padding);
+}
+Tensor data(const Case& c,
+            std::int64_t rows,
+            std::int64_t columns,
+            DType type,
+            std::uint64_t seed,
+            Device device) {
+    return within(c, gaussian({rows, columns + c.padding}, type, seed), device);
 }
 
-void expect_matches_double(const Case& c) {
+void expect_matches_double(const Case& c, Device device) {
     const GemmOptions& o = c.options;
     const Tensor a =
-        padded(o.transpose_a ? c.k : c.m, o.transpose_a ? c.m : c.k, c.inputs, 1, c.padding);
+        data(c, o.transpose_a ? c.k : c.m, o.transpose_a ? c.m : c.k, c.inputs, 1, device);
     const Tensor b =
-        padded(o.transpose_b ? c.n : c.k, o.transpose_b ? c.k : c.n, c.inputs, 2, c.padding);
+        data(c, o.transpose_b ? c.n : c.k, o.transpose_b ? c.k : c.n, c.inputs, 2, device);
     const Tensor result =
-        o.accumulate ? padded(c.m, c.n, c.output, 3, c.padding)
-                     : testing::poisoned({c.m, c.n + c.padding}, c.output).slice(1, 0, c.n);
+        o.accumulate ? data(c, c.m, c.n, c.output, 3, device)
+                     : within(c, testing::poisoned({c.m, c.n + c.padding}, c.output), device);
     const auto va = to_doubles(a), vb = to_doubles(b);
     auto want = o.accumulate ? to_doubles(result) : std::vector<double>(c.m * c.n, 0.0);
     for (std::int64_t i = 0; i < c.m; ++i) {
@@ -79,7 +97,13 @@ void expect_matches_double(const Case& c) {
     EXPECT_TRUE(near(result, want, unit, round_off)) << describe(c);
 }
 
-TEST_F(GemmTest, MatchesDoubleForEveryTypeAndTranspose) {
+// The ways in which the device multiplies bf16.
+std::vector<Bf16Path> paths_on(Device device) {
+    if (device == Device::kCuda) return {Bf16Path::kAutomatic};
+    return {Bf16Path::kWiden, Bf16Path::kNative};
+}
+
+TEST_P(GemmTest, MatchesDoubleForEveryTypeAndTranspose) {
     for (const auto& [m, n, k] :
          {std::tuple{1, 1, 1}, {1, 300, 64}, {33, 31, 257}, {257, 129, 40}}) {
         for (int bits = 0; bits < 8; ++bits) {
@@ -89,11 +113,11 @@ TEST_F(GemmTest, MatchesDoubleForEveryTypeAndTranspose) {
                     Case c{m,      n, k, options, DType::kFloat32, output, Bf16Path::kAutomatic,
                            padding};
                     if (c.skipped()) continue;
-                    expect_matches_double(c);
+                    expect_matches_double(c, device());
                     c.inputs = DType::kBFloat16;
-                    for (Bf16Path path : {Bf16Path::kWiden, Bf16Path::kNative}) {
+                    for (Bf16Path path : paths_on(device())) {
                         c.path = path;
-                        expect_matches_double(c);
+                        expect_matches_double(c, device());
                     }
                 }
             }
@@ -101,14 +125,159 @@ TEST_F(GemmTest, MatchesDoubleForEveryTypeAndTranspose) {
     }
 }
 
-TEST_F(GemmTest, TilesOfAllSizesMatchDouble) {
+TEST_P(GemmTest, TilesOfAllSizesMatchDouble) {
     for (const auto& [m, n, k] : {std::tuple{700, 1100, 9}, {5, 2050, 17}, {2050, 5, 17}}) {
-        expect_matches_double({m, n, k, {}, DType::kFloat32, DType::kFloat32});
-        expect_matches_double({m, n, k, {true, true, true}, DType::kBFloat16, DType::kFloat32});
+        expect_matches_double({m, n, k, {}, DType::kFloat32, DType::kFloat32}, device());
+        expect_matches_double({m, n, k, {true, true, true}, DType::kBFloat16, DType::kFloat32},
+                              device());
     }
 }
 
-TEST_F(GemmTest, BitsDoNotDependOnTheNumberOfThreads) {
+TEST_P(GemmTest, OperandsOfAnyAlignmentMatchDouble) {
+    for (const std::int64_t offset : {1, 2, 4, 8}) {
+        for (int bits = 0; bits < 4; ++bits) {
+            Case c{40, 24, 56, {(bits & 1) != 0, (bits & 2) != 0, true}, DType::kBFloat16};
+            c.padding = 8;
+            c.offset = offset;
+            expect_matches_double(c, device());
+            c.inputs = DType::kFloat32;
+            expect_matches_double(c, device());
+        }
+    }
+}
+
+TEST_P(GemmTest, RepeatsItsBits) {
+    for (const DType type : {DType::kFloat32, DType::kBFloat16}) {
+        const Tensor a = on(device(), gaussian({130, 70}, type, 1));
+        const Tensor b = on(device(), gaussian({70, 90}, type, 2));
+        const Tensor first = Tensor::zeros({130, 90}, type, device());
+        const Tensor again = Tensor::zeros({130, 90}, type, device());
+        gemm(a, b, first);
+        gemm(a.slice(0, 0, 65), b, again.slice(0, 0, 65));
+        gemm(a, b, again);
+        EXPECT_TRUE(same_bits(again, first)) << name_of(type);
+    }
+}
+
+// A plain implementation: fp32 sums in order, rounded once.
+Tensor plain_product(const Tensor& a, const Tensor& b, DType dtype) {
+    const auto va = to_doubles(a), vb = to_doubles(b);
+    const std::int64_t m = a.size(0), k = a.size(1), n = b.size(1);
+    const Tensor result = Tensor::uninitialized({m, n}, DType::kFloat32);
+    for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t j = 0; j < n; ++j) {
+            float sum = 0.0f;
+            for (std::int64_t p = 0; p < k; ++p) {
+                sum += static_cast<float>(va[i * k + p]) * static_cast<float>(vb[p * n + j]);
+            }
+            result.data<float>()[i * n + j] = sum;
+        }
+    }
+    return result.to(dtype);
+}
+
+std::vector<double> double_product(const Tensor& a, const Tensor& b) {
+    const auto va = to_doubles(a), vb = to_doubles(b);
+    const std::int64_t m = a.size(0), k = a.size(1), n = b.size(1);
+    std::vector<double> result(m * n, 0.0);
+    for (std::int64_t i = 0; i < m; ++i) {
+        for (std::int64_t p = 0; p < k; ++p) {
+            for (std::int64_t j = 0; j < n; ++j) result[i * n + j] += va[i * k + p] * vb[p * n + j];
+        }
+    }
+    return result;
+}
+
+TEST_P(GemmTest, ErrsLittleMoreThanAPlainProductOnAllKindsOfData) {
+    for (const testing::DataKind kind : testing::kAllDataKinds) {
+        for (const DType inputs : {DType::kFloat32, DType::kBFloat16}) {
+            const Tensor a = testing::make_data(kind, {33, 300}, inputs, 1);
+            const Tensor b = testing::make_data(kind, {300, 47}, inputs, 2);
+            const auto want = double_product(a, b);
+            for (const DType output : {DType::kFloat32, DType::kBFloat16}) {
+                const Tensor c = on(device(), testing::poisoned({33, 47}, output));
+                gemm(on(device(), a), on(device(), b), c);
+                EXPECT_TRUE(
+                    testing::within_error_of_plain(c, plain_product(a, b, output), want, 2.0))
+                    << name_of(kind) << ", " << name_of(inputs) << " -> " << name_of(output);
+            }
+        }
+    }
+}
+
+TEST_P(GemmTest, PaddingBetweenRowsIsLeftAlone) {
+    const Tensor whole = Tensor::full({9, 20}, 5.0f, DType::kFloat32, device());
+    gemm(on(device(), gaussian({9, 4}, DType::kFloat32, 1)),
+         on(device(), gaussian({4, 13}, DType::kFloat32, 2)), whole.slice(1, 0, 13));
+    EXPECT_TRUE(same_bits(whole.slice(1, 13, 20), Tensor::full({9, 7}, 5.0f, DType::kFloat32)));
+}
+
+TEST_P(GemmTest, EmptyInnerDimensionGivesZerosOrKeepsTheSum) {
+    const Tensor a = Tensor::zeros({3, 0}, DType::kBFloat16, device()),
+                 b = Tensor::zeros({0, 2}, DType::kBFloat16, device());
+    const Tensor c = Tensor::full({3, 2}, 7.0f, DType::kFloat32, device());
+    gemm(a, b, c, {.accumulate = true});
+    EXPECT_TRUE(same_bits(c, Tensor::full({3, 2}, 7.0f, DType::kFloat32)));
+    gemm(a, b, c);
+    EXPECT_TRUE(same_bits(c, Tensor::zeros({3, 2}, DType::kFloat32)));
+}
+
+TEST_P(GemmTest, EmptyResultIsNoError) {
+    gemm(Tensor::zeros({0, 5}, DType::kFloat32, device()),
+         Tensor::zeros({5, 4}, DType::kFloat32, device()),
+         Tensor::zeros({0, 4}, DType::kFloat32, device()));
+}
+
+TEST_P(GemmTest, RejectsWhatDoesNotFit) {
+    const auto zeros = [&](const Shape& shape, DType dtype = DType::kFloat32) {
+        return Tensor::zeros(shape, dtype, device());
+    };
+    const Tensor a = zeros({2, 3}), b = zeros({3, 4}), c = zeros({2, 4});
+    EXPECT_THROW(gemm(a, b, c, {.transpose_b = true}), Error);
+    EXPECT_THROW(gemm(a, b.to(DType::kBFloat16), c), Error);
+    EXPECT_THROW(gemm(a, b, zeros({2, 5})), Error);
+    EXPECT_THROW(gemm(a, b, c.to(DType::kBFloat16), {.accumulate = true}), Error);
+    EXPECT_THROW(gemm(a, b, zeros({2, 4}, DType::kInt32)), Error);
+    EXPECT_THROW(gemm(a.view({1, 2, 3}), b, c), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         GemmTest,
+                         ::testing::ValuesIn(testing::test_devices()),
+                         testing::device_name);
+
+class GemmGpuTest : public ::testing::TestWithParam<Device> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(GemmGpuTest);
+
+TEST_P(GemmGpuTest, RejectsOperandsOnAnotherDevice) {
+    const Tensor a = Tensor::zeros({4, 4}, DType::kFloat32), gpu = on(GetParam(), a);
+    EXPECT_THROW(gemm(a, gpu, gpu), Error);
+    EXPECT_THROW(gemm(gpu, a, gpu), Error);
+    EXPECT_THROW(gemm(gpu, gpu, a), Error);
+}
+
+TEST_P(GemmGpuTest, EveryStreamMultiplies) {
+    const Tensor a = on(GetParam(), gaussian({65, 33}, DType::kBFloat16, 1));
+    const Tensor b = on(GetParam(), gaussian({33, 40}, DType::kBFloat16, 2));
+    const Tensor want = Tensor::zeros({65, 40}, DType::kFloat32, GetParam());
+    gemm(a, b, want);
+    Stream::current().synchronize();
+    for (int i = 0; i < 3; ++i) {
+        const Stream stream;
+        const StreamScope scope(stream);
+        const Tensor c = Tensor::zeros({65, 40}, DType::kFloat32, GetParam());
+        gemm(a, b, c);
+        stream.synchronize();
+        EXPECT_TRUE(same_bits(c, want)) << "stream " << i;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         GemmGpuTest,
+                         ::testing::ValuesIn(testing::test_gpus()),
+                         testing::device_name);
+
+TEST_F(GemmCpuTest, BitsDoNotDependOnTheNumberOfThreads) {
     // The products of a small transformer's layer, C = 512: forward, input gradient, weight gradient,
     // and one row at a time as in generation.
     const std::vector<Case> cases = {{1024, 768, 512, {false, true, false}},
@@ -139,40 +308,6 @@ TEST_F(GemmTest, BitsDoNotDependOnTheNumberOfThreads) {
             EXPECT_EQ(omp_get_max_threads(), 7) << "the caller's number of threads was changed";
         }
     }
-}
-
-TEST_F(GemmTest, PaddingBetweenRowsIsLeftAlone) {
-    const Tensor whole = Tensor::full({9, 20}, 5.0f, DType::kFloat32);
-    gemm(gaussian({9, 4}, DType::kFloat32, 1), gaussian({4, 13}, DType::kFloat32, 2),
-         whole.slice(1, 0, 13));
-    EXPECT_TRUE(same_bits(whole.slice(1, 13, 20), Tensor::full({9, 7}, 5.0f, DType::kFloat32)));
-}
-
-TEST_F(GemmTest, EmptyInnerDimensionGivesZerosOrKeepsTheSum) {
-    const Tensor a = Tensor::zeros({3, 0}, DType::kBFloat16),
-                 b = Tensor::zeros({0, 2}, DType::kBFloat16);
-    const Tensor c = Tensor::full({3, 2}, 7.0f, DType::kFloat32);
-    gemm(a, b, c, {.accumulate = true});
-    EXPECT_TRUE(same_bits(c, Tensor::full({3, 2}, 7.0f, DType::kFloat32)));
-    gemm(a, b, c);
-    EXPECT_TRUE(same_bits(c, Tensor::zeros({3, 2}, DType::kFloat32)));
-}
-
-TEST_F(GemmTest, EmptyResultIsNoError) {
-    gemm(Tensor::zeros({0, 5}, DType::kFloat32), Tensor::zeros({5, 4}, DType::kFloat32),
-         Tensor::zeros({0, 4}, DType::kFloat32));
-}
-
-TEST_F(GemmTest, RejectsWhatDoesNotFit) {
-    const Tensor a = Tensor::zeros({2, 3}, DType::kFloat32),
-                 b = Tensor::zeros({3, 4}, DType::kFloat32);
-    const Tensor c = Tensor::zeros({2, 4}, DType::kFloat32);
-    EXPECT_THROW(gemm(a, b, c, {.transpose_b = true}), Error);
-    EXPECT_THROW(gemm(a, b.to(DType::kBFloat16), c), Error);
-    EXPECT_THROW(gemm(a, b, Tensor::zeros({2, 5}, DType::kFloat32)), Error);
-    EXPECT_THROW(gemm(a, b, c.to(DType::kBFloat16), {.accumulate = true}), Error);
-    EXPECT_THROW(gemm(a, b, Tensor::zeros({2, 4}, DType::kInt32)), Error);
-    EXPECT_THROW(gemm(a.view({1, 2, 3}), b, c), Error);
 }
 
 TEST(ConvertTest, NarrowGivesTheBitsOfTheScalarConversion) {
