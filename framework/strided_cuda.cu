@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <type_traits>
 
+#include "framework/chunks_cuda.cuh"
 #include "framework/cuda.h"
 #include "framework/error.h"
 #include "framework/strided_cuda.h"
@@ -37,12 +38,6 @@ struct Place {
     int length;             // elements from there on
 };
 
-// 64-bit division takes many times the instructions of a 32-bit one.
-__device__ inline std::int64_t divide(std::int64_t a, std::int64_t b) {
-    if (((a | b) >> 32) == 0) return static_cast<std::uint32_t>(a) / static_cast<std::uint32_t>(b);
-    return a / b;
-}
-
 template <int kCount>
 __device__ inline Place place_of(const Walk& walk, std::int64_t vector) {
     std::int64_t row = 0, at = vector;
@@ -65,8 +60,7 @@ __device__ inline Place place_of(const Walk& walk, std::int64_t vector) {
     return place;
 }
 
-__device__ inline float widen(float value) { return value; }
-__device__ inline float widen(__nv_bfloat16 value) { return __bfloat162float(value); }
+using cuda::widen;
 __device__ inline float widen(__half value) { return __half2float(value); }
 
 template <typename To, typename From>

@@ -1,5 +1,8 @@
 #include "model/elementwise.h"
 
+#include <initializer_list>
+
+#include "model/cuda/elementwise.h"
 #include "model/elementwise_cpu.h"
 
 namespace evenkeel {
@@ -42,11 +45,25 @@ Shape halved(const char* op, const Tensor& gate_up) {
     return shape;
 }
 
-// True when the operation is to run; there is no other device yet.
-bool on_cpu(const char* op, const Tensor& tensor) {
-    EVENKEEL_CHECK_CODE(tensor.device() == Device::kCpu, ErrorCode::kNotBuilt, op,
-                        "device: got cuda, want cpu");
-    return tensor.numel() > 0;
+// Calls on_cpu() or on_cuda(), or neither where there are no elements. All tensors on one device.
+template <typename Cpu, typename Cuda>
+void on_device(const char* op,
+               std::initializer_list<const Tensor*> tensors,
+               Cpu&& on_cpu,
+               Cuda&& on_cuda) {
+    const Tensor& first = **tensors.begin();
+    for (const Tensor* tensor : tensors) {
+        EVENKEEL_CHECK(tensor->device() == first.device(), op, "devices: got ",
+                       name_of(first.device()), " and ", name_of(tensor->device()),
+                       ", want the same");
+    }
+    if (first.numel() == 0) return;
+    switch (first.device()) {
+        case Device::kCpu:
+            return on_cpu();
+        case Device::kCuda:
+            return on_cuda();
+    }
 }
 
 }  // namespace
@@ -57,7 +74,9 @@ void rms_norm_forward(
     check_norm(kOp, x, gain, rstd);
     check_like(kOp, "y", y, x);
     EVENKEEL_CHECK(eps >= 0.0, kOp, "eps: got ", eps, ", want 0 or more");
-    if (on_cpu(kOp, x)) cpu::rms_norm_forward(x, gain, eps, y, rstd);
+    on_device(
+        kOp, {&x, &gain, &y, &rstd}, [&] { cpu::rms_norm_forward(x, gain, eps, y, rstd); },
+        [&] { cuda::rms_norm_forward(x, gain, eps, y, rstd); });
 }
 
 void rms_norm_backward(const Tensor& dy,
@@ -74,7 +93,10 @@ void rms_norm_backward(const Tensor& dy,
     check_shape(kOp, "dgain", dgain, gain.shape());
     check_dtype(kOp, "dgain", dgain, DType::kFloat32);
     EVENKEEL_CHECK(dgain.is_contiguous(), kOp, "dgain: want a contiguous tensor");
-    if (on_cpu(kOp, x)) cpu::rms_norm_backward(dy, x, gain, rstd, accumulate, dx, dgain);
+    on_device(
+        kOp, {&x, &dy, &gain, &rstd, &dx, &dgain},
+        [&] { cpu::rms_norm_backward(dy, x, gain, rstd, accumulate, dx, dgain); },
+        [&] { cuda::rms_norm_backward(dy, x, gain, rstd, accumulate, dx, dgain); });
 }
 
 void swiglu_forward(const Tensor& gate_up, const Tensor& y) {
@@ -82,7 +104,9 @@ void swiglu_forward(const Tensor& gate_up, const Tensor& y) {
     check_shape(kOp, "y", y, halved(kOp, gate_up));
     check_dtype(kOp, "y", y, gate_up.dtype());
     check_operand(kOp, "y", y);
-    if (on_cpu(kOp, y)) cpu::swiglu_forward(gate_up, y);
+    on_device(
+        kOp, {&y, &gate_up}, [&] { cpu::swiglu_forward(gate_up, y); },
+        [&] { cuda::swiglu_forward(gate_up, y); });
 }
 
 void swiglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
@@ -91,14 +115,17 @@ void swiglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgat
     check_dtype(kOp, "dy", dy, gate_up.dtype());
     check_operand(kOp, "dy", dy);
     check_like(kOp, "dgate_up", dgate_up, gate_up);
-    if (on_cpu(kOp, dy)) cpu::swiglu_backward(dy, gate_up, dgate_up);
+    on_device(
+        kOp, {&dy, &gate_up, &dgate_up}, [&] { cpu::swiglu_backward(dy, gate_up, dgate_up); },
+        [&] { cuda::swiglu_backward(dy, gate_up, dgate_up); });
 }
 
 void gelu_forward(const Tensor& x, const Tensor& y) {
     constexpr const char* kOp = "gelu_forward";
     check_operand(kOp, "x", x);
     check_like(kOp, "y", y, x);
-    if (on_cpu(kOp, x)) cpu::gelu_forward(x, y);
+    on_device(
+        kOp, {&x, &y}, [&] { cpu::gelu_forward(x, y); }, [&] { cuda::gelu_forward(x, y); });
 }
 
 void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) {
@@ -106,14 +133,17 @@ void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) {
     check_operand(kOp, "x", x);
     check_like(kOp, "dy", dy, x);
     check_like(kOp, "dx", dx, x);
-    if (on_cpu(kOp, x)) cpu::gelu_backward(dy, x, dx);
+    on_device(
+        kOp, {&x, &dy, &dx}, [&] { cpu::gelu_backward(dy, x, dx); },
+        [&] { cuda::gelu_backward(dy, x, dx); });
 }
 
 void add_in_place(const Tensor& y, const Tensor& x) {
     constexpr const char* kOp = "add_in_place";
     check_operand(kOp, "x", x);
     check_like(kOp, "y", y, x);
-    if (on_cpu(kOp, x)) cpu::add_in_place(y, x);
+    on_device(
+        kOp, {&x, &y}, [&] { cpu::add_in_place(y, x); }, [&] { cuda::add_in_place(y, x); });
 }
 
 }  // namespace evenkeel

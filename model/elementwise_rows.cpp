@@ -3,6 +3,7 @@
 #include "model/elementwise_rows.h"
 
 #include "framework/simd.h"
+#include "model/normal_tail.h"
 
 namespace evenkeel::EVENKEEL_ISA {
 namespace {
@@ -83,22 +84,12 @@ struct NormalDistribution {
     Vec density;
 };
 
-// For a >= 0, Phi(-a) = exp(-a^2/2) t Q(t) with t = 1 / (1 + 0.35 a). Q interpolates at the Chebyshev
-// points of t in [0, 1]; its relative error is below 2.1e-8.
 EVENKEEL_INLINE NormalDistribution normal_distribution(Vec x) {
     const Vec a = x < 0.0f ? -x : x;
-    const Vec t = 1.0f / (1.0f + 0.35f * a);
+    const Vec t = 1.0f / (1.0f + kNormalTailSlope * a);
     const Vec density = exp(-0.5f * x * x);
-    Vec q = t * 0.02150916973f - 0.1191791623f;
-    q = q * t + 0.2581203473f;
-    q = q * t - 0.2514094908f;
-    q = q * t + 0.08720447108f;
-    q = q * t - 0.03593588904f;
-    q = q * t + 0.05036275907f;
-    q = q * t + 0.08749442768f;
-    q = q * t + 0.1225749755f;
-    q = q * t + 0.1396285917f;
-    q = q * t + 0.1396298031f;
+    Vec q = broadcast(kNormalTail[0]);
+    for (int i = 1; i < kNormalTailTerms; ++i) q = q * t + kNormalTail[i];
     const Vec tail = density * t * q;
     return {x < 0.0f ? tail : 1.0f - tail, density};
 }
@@ -169,7 +160,6 @@ void gelu_forward_range(bool bf16, const void* x, void* y, std::int64_t begin, s
 
 void gelu_backward_range(
     bool bf16, const void* dy, const void* x, void* dx, std::int64_t begin, std::int64_t end) {
-    constexpr float kDensityAtZero = 0.398942280f;  // 1 / sqrt(2 pi)
     for_type(bf16, [&]<typename T>() {
         const T* gradient = static_cast<const T*>(dy) + begin;
         const T* in = static_cast<const T*>(x) + begin;
@@ -177,7 +167,7 @@ void gelu_backward_range(
         for_each_vector(end - begin, [&](auto get, auto put) {
             const Vec value = get(in);
             const NormalDistribution phi = normal_distribution(value);
-            put(out, get(gradient) * (phi.below + kDensityAtZero * value * phi.density));
+            put(out, get(gradient) * (phi.below + kNormalDensityAtZero * value * phi.density));
         });
     });
 }

@@ -4,12 +4,15 @@
 #include <limits>
 
 #include "framework/dispatch.h"
+#include "model/cuda/elementwise.h"
 
 namespace evenkeel {
 
 bool all_finite(const Tensor& tensor) {
     const Tensor packed = tensor.contiguous();
     return dispatch_float(packed.dtype(), "all_finite", [&]<typename T>() {
+        if (packed.device() == Device::kCuda)
+            return packed.numel() == 0 || cuda::all_finite(packed);
         const T* data = packed.data<T>();
         for (std::int64_t i = 0; i < packed.numel(); ++i) {
             if (!std::isfinite(static_cast<float>(data[i]))) return false;

@@ -10,7 +10,7 @@
 
 namespace evenkeel {
 
-// Whether every element is finite. fp32 or bf16, any strides.
+// Whether every element is finite. fp32 or bf16, any strides, on any device; the host waits.
 bool all_finite(const Tensor& tensor);
 
 // Told of every tensor of a pass, in the order of computation. All ranks tell the same names in the same

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "model/cuda/elementwise.h"
+
 namespace evenkeel {
 namespace {
 
@@ -10,7 +12,7 @@ namespace {
 MetricTable gather_heads(const ProcessGrid& grid, const char* name, const Tensor& local) {
     const std::int64_t layers = local.size(0), heads = local.size(1), ranks = grid.tp_size();
     const Tensor gathered = Tensor::uninitialized({ranks, layers, heads}, DType::kFloat32);
-    grid.tensor().all_gather(local, gathered);
+    grid.tensor().host().all_gather(local, gathered);
     MetricTable table{name, layers, ranks * heads, {}};
     table.values.resize(static_cast<std::size_t>(layers * ranks * heads));
     const float* from = gathered.data<float>();
@@ -23,13 +25,27 @@ MetricTable gather_heads(const ProcessGrid& grid, const char* name, const Tensor
     return table;
 }
 
+void add_on_cpu(const Tensor& highest,
+                const Tensor& entropy_sum,
+                const AttentionStats& stats,
+                double rows) {
+    for (std::int64_t head = 0; head < highest.numel(); ++head) {
+        const float now = stats.max_logit.data<float>()[head];
+        float& before = highest.data<float>()[head];
+        // NaN is kept.
+        if (!(now <= before) && !std::isnan(before)) before = now;
+        entropy_sum.data<float>()[head] +=
+            stats.entropy.data<float>()[head] * static_cast<float>(rows);
+    }
+}
+
 }  // namespace
 
-HeadStatistics::HeadStatistics(std::int64_t num_layers, std::int64_t local_heads)
+HeadStatistics::HeadStatistics(std::int64_t num_layers, std::int64_t local_heads, Device device)
     : num_layers_(num_layers),
       local_heads_(local_heads),
-      max_logit_(Tensor::uninitialized({num_layers, local_heads}, DType::kFloat32)),
-      entropy_sum_(Tensor::uninitialized({num_layers, local_heads}, DType::kFloat32)) {
+      max_logit_(Tensor::uninitialized({num_layers, local_heads}, DType::kFloat32, device)),
+      entropy_sum_(Tensor::uninitialized({num_layers, local_heads}, DType::kFloat32, device)) {
     clear();
 }
 
@@ -40,21 +56,30 @@ void HeadStatistics::clear() {
 }
 
 AttentionStats HeadStatistics::make_stats() const {
-    return {Tensor::uninitialized({local_heads_}, DType::kFloat32),
-            Tensor::uninitialized({local_heads_}, DType::kFloat32)};
+    const Device device = max_logit_.device();
+    return {Tensor::uninitialized({local_heads_}, DType::kFloat32, device),
+            Tensor::uninitialized({local_heads_}, DType::kFloat32, device)};
 }
 
 void HeadStatistics::add(std::size_t layer, const AttentionStats& stats, std::int64_t rows) {
-    const auto at = static_cast<std::int64_t>(layer) * local_heads_;
-    float* max_logit = max_logit_.data<float>() + at;
-    float* entropy_sum = entropy_sum_.data<float>() + at;
-    for (std::int64_t head = 0; head < local_heads_; ++head) {
-        const float highest = stats.max_logit.data<float>()[head];
-        // NaN is kept.
-        if (!(highest <= max_logit[head]) && !std::isnan(max_logit[head])) {
-            max_logit[head] = highest;
-        }
-        entropy_sum[head] += stats.entropy.data<float>()[head] * static_cast<float>(rows);
+    constexpr const char* kOp = "HeadStatistics::add";
+    check_shape(kOp, "max_logit", stats.max_logit, {local_heads_});
+    check_shape(kOp, "entropy", stats.entropy, {local_heads_});
+    for (const Tensor* tensor : {&stats.max_logit, &stats.entropy}) {
+        EVENKEEL_CHECK(tensor->device() == max_logit_.device(), kOp, "device: got ",
+                       name_of(tensor->device()), ", want ", name_of(max_logit_.device()));
+    }
+    const auto at = static_cast<std::int64_t>(layer);
+    const Tensor highest = max_logit_.slice(0, at, at + 1).view({local_heads_});
+    const Tensor entropy_sum = entropy_sum_.slice(0, at, at + 1).view({local_heads_});
+    switch (max_logit_.device()) {
+        case Device::kCpu:
+            add_on_cpu(highest, entropy_sum, stats, static_cast<double>(rows));
+            break;
+        case Device::kCuda:
+            cuda::add_head_statistics(highest, entropy_sum, stats.max_logit, stats.entropy,
+                                      static_cast<double>(rows));
+            break;
     }
     if (layer == 0) rows_ += rows;
 }
@@ -62,10 +87,12 @@ void HeadStatistics::add(std::size_t layer, const AttentionStats& stats, std::in
 std::vector<MetricTable> HeadStatistics::reduce(const ProcessGrid& grid) {
     const double rows = grid.data().all_reduce_scalar(static_cast<double>(rows_), ReduceOp::kSum);
     if (rows == 0.0) return {};
-    grid.data().all_reduce(max_logit_, ReduceOp::kMax);
-    grid.data().all_reduce(entropy_sum_, ReduceOp::kSum);
-    std::vector<MetricTable> tables = {gather_heads(grid, "max_logit", max_logit_),
-                                       gather_heads(grid, "entropy", entropy_sum_)};
+    const Tensor max_logit = max_logit_.to(Device::kCpu);
+    const Tensor entropy_sum = entropy_sum_.to(Device::kCpu);
+    grid.data().host().all_reduce(max_logit, ReduceOp::kMax);
+    grid.data().host().all_reduce(entropy_sum, ReduceOp::kSum);
+    std::vector<MetricTable> tables = {gather_heads(grid, "max_logit", max_logit),
+                                       gather_heads(grid, "entropy", entropy_sum)};
     for (float& value : tables[1].values) value = static_cast<float>(value / rows);
     clear();
     return tables;

@@ -14,14 +14,15 @@ namespace evenkeel {
 
 class HeadStatistics {
   public:
-    HeadStatistics(std::int64_t num_layers, std::int64_t local_heads);
+    // device: of the statistics that are added.
+    HeadStatistics(std::int64_t num_layers, std::int64_t local_heads, Device device = Device::kCpu);
 
     // Memory for one layer's statistics, [H/P] each.
     AttentionStats make_stats() const;
-    // Takes in one layer's statistics of a pass over `rows` tokens.
+    // Takes in one layer's statistics of a pass over `rows` tokens. The host does not wait.
     void add(std::size_t layer, const AttentionStats& stats, std::int64_t rows);
     // "max_logit" and "entropy" over all ranks, [L, H], of what was added since the last call; empty if
-    // nothing was. Collective.
+    // nothing was. Collective; the host waits.
     std::vector<MetricTable> reduce(const ProcessGrid& grid);
 
   private:

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "tests/support/compare.h"
+#include "tests/support/devices.h"
 #include "tests/support/tiny_model.h"
 
 namespace evenkeel {
@@ -24,15 +25,41 @@ class LocateNonFiniteTest : public ::testing::Test {
     LanguageModel model_{solo_.grid, tiny_model(), 1};
 };
 
-TEST(FiniteProbeTest, TellsFiniteFromNot) {
+class AllFiniteTest : public ::testing::TestWithParam<Device> {};
+INSTANTIATE_TEST_SUITE_P(,
+                         AllFiniteTest,
+                         ::testing::ValuesIn(testing::test_devices()),
+                         testing::device_name);
+
+TEST_P(AllFiniteTest, TellsFiniteFromNot) {
     for (DType type : {DType::kFloat32, DType::kBFloat16}) {
         for (float bad : {NAN, INFINITY, -INFINITY}) {
-            const Tensor tensor = Tensor::full({3, 5}, 3e38f, type);
+            const Tensor tensor = testing::on(GetParam(), Tensor::full({3, 5}, 3e38f, type));
             EXPECT_TRUE(all_finite(tensor));
             tensor.slice(0, 2, 3).slice(1, 4, 5).fill(bad);
             EXPECT_FALSE(all_finite(tensor));
             EXPECT_TRUE(all_finite(tensor.slice(1, 0, 4)));
+            EXPECT_TRUE(all_finite(tensor.slice(0, 0, 0)));
         }
+    }
+}
+
+// Whole and partial chunks, also where none begins at a multiple of 16 bytes.
+TEST_P(AllFiniteTest, FindsABadElementAnywhere) {
+    for (DType type : {DType::kFloat32, DType::kBFloat16}) {
+        const Tensor whole = testing::on(GetParam(), Tensor::full({39}, 1.0f, type));
+        for (std::int64_t begin : {0, 1}) {
+            const Tensor tensor = whole.slice(0, begin, 38);
+            EXPECT_TRUE(all_finite(tensor)) << begin;
+            for (std::int64_t at : {0, 1, 7, 8, 30, 36}) {
+                const Tensor element = tensor.slice(0, at, at + 1);
+                element.fill(-INFINITY);
+                EXPECT_FALSE(all_finite(tensor)) << begin << ", " << at;
+                element.fill(1.0f);
+            }
+        }
+        whole.slice(0, 38, 39).fill(NAN);
+        EXPECT_TRUE(all_finite(whole.slice(0, 0, 38))) << "what follows does not belong to it";
     }
 }
 

@@ -1,0 +1,95 @@
+// What a training run looks at beside its loss: the attention heads' statistics, and whether a tensor
+// is finite.
+//
+// Floor: the statistics are a few hundred numbers, so a launch. The search for what is not finite reads
+// every element once, 16 bytes at a time.
+#include "framework/buffer.h"
+#include "framework/chunks_cuda.cuh"
+#include "framework/cuda.h"
+#include "model/cuda/elementwise.h"
+
+namespace evenkeel::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+__global__ void __launch_bounds__(kThreads) head_statistics_kernel(const std::int64_t heads,
+                                                                   const float* max_logit,
+                                                                   const float* entropy,
+                                                                   const float rows,
+                                                                   float* highest,
+                                                                   float* entropy_sum) {
+    const std::int64_t head = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    if (head >= heads) return;
+    const float now = max_logit[head], before = highest[head];
+    // NaN is kept.
+    if (!(now <= before) && before == before) highest[head] = now;
+    entropy_sum[head] += entropy[head] * rows;
+}
+
+// `words` of 32 bits hold one or two elements each, whose exponents are the bits of low and high; an
+// element is not finite when its exponent is all ones. `rest` is 1 where half a word is left.
+struct Exponents {
+    std::uint32_t low, high;
+    __device__ bool all_ones(std::uint32_t word) const {
+        return (word & low) == low || (word & high) == high;
+    }
+};
+
+__global__ void __launch_bounds__(kThreads) all_finite_kernel(const std::uint16_t* data,
+                                                              const std::int64_t halves,
+                                                              const bool aligned,
+                                                              const Exponents exponents,
+                                                              unsigned* found) {
+    constexpr int kHalves = 8;  // in 16 bytes
+    const std::int64_t at =
+        (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kHalves;
+    std::uint32_t words[4] = {};
+    if (aligned && at + kHalves <= halves) {
+        const uint4 four = *reinterpret_cast<const uint4*>(data + at);
+        words[0] = four.x, words[1] = four.y, words[2] = four.z, words[3] = four.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < kHalves; ++i) {
+            if (at + i < halves) words[i / 2] |= std::uint32_t{data[at + i]} << (i % 2 * 16);
+        }
+    }
+    bool bad = false;
+#pragma unroll
+    for (const std::uint32_t word : words) bad = bad || exponents.all_ones(word);
+    if (bad) atomicOr(found, 1u);
+}
+
+Exponents exponents_of(DType dtype) {
+    if (dtype == DType::kBFloat16) return {0x00007f80u, 0x7f800000u};
+    return {0x7f800000u, 0x7f800000u};
+}
+
+}  // namespace
+
+void add_head_statistics(const Tensor& highest,
+                         const Tensor& entropy_sum,
+                         const Tensor& max_logit,
+                         const Tensor& entropy,
+                         double rows) {
+    constexpr const char* kOp = "HeadStatistics::add";
+    const std::int64_t heads = highest.numel();
+    launch(kOp, head_statistics_kernel,
+           {grid_size(kOp, (heads + kThreads - 1) / kThreads), dim3(kThreads)}, heads,
+           max_logit.data<float>(), entropy.data<float>(), static_cast<float>(rows),
+           highest.data<float>(), entropy_sum.data<float>());
+}
+
+bool all_finite(const Tensor& tensor) {
+    constexpr const char* kOp = "all_finite";
+    const Tensor found = Tensor::zeros({1}, DType::kInt32, Device::kCuda);
+    const std::int64_t halves = static_cast<std::int64_t>(tensor.bytes() / 2);
+    launch(kOp, all_finite_kernel,
+           {grid_size(kOp, (halves + 8 * kThreads - 1) / (8 * kThreads)), dim3(kThreads)},
+           reinterpret_cast<const std::uint16_t*>(tensor.raw()), halves,
+           takes_chunks(tensor.raw(), 0, 1), exponents_of(tensor.dtype()),
+           reinterpret_cast<unsigned*>(found.data<std::int32_t>()));
+    return *found.to(Device::kCpu).data<std::int32_t>() == 0;
+}
+
+}  // namespace evenkeel::cuda

@@ -1,0 +1,40 @@
+// Stands in for the CUDA sources of this folder in a build without CUDA.
+#include "model/cuda/elementwise.h"
+
+namespace evenkeel::cuda {
+namespace {
+
+[[noreturn]] void throw_not_built(const char* op) {
+    throw_error(ErrorCode::kNotBuilt, op,
+                "device: got cuda, want cpu (this build has no CUDA back end)");
+}
+
+}  // namespace
+
+void rms_norm_forward(const Tensor&, const Tensor&, double, const Tensor&, const Tensor&) {
+    throw_not_built("rms_norm_forward");
+}
+void rms_norm_backward(const Tensor&,
+                       const Tensor&,
+                       const Tensor&,
+                       const Tensor&,
+                       bool,
+                       const Tensor&,
+                       const Tensor&) {
+    throw_not_built("rms_norm_backward");
+}
+void swiglu_forward(const Tensor&, const Tensor&) { throw_not_built("swiglu_forward"); }
+void swiglu_backward(const Tensor&, const Tensor&, const Tensor&) {
+    throw_not_built("swiglu_backward");
+}
+void gelu_forward(const Tensor&, const Tensor&) { throw_not_built("gelu_forward"); }
+void gelu_backward(const Tensor&, const Tensor&, const Tensor&) {
+    throw_not_built("gelu_backward");
+}
+void add_in_place(const Tensor&, const Tensor&) { throw_not_built("add_in_place"); }
+void add_head_statistics(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double) {
+    throw_not_built("HeadStatistics::add");
+}
+bool all_finite(const Tensor&) { throw_not_built("all_finite"); }
+
+}  // namespace evenkeel::cuda
