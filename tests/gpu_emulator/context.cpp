@@ -1,7 +1,10 @@
 #include "tests/gpu_emulator/context.h"
 
 #include <cstdlib>
+#include <mutex>
+#include <string>
 #include <string_view>
+#include <thread>
 
 #include "tests/gpu_emulator/machine.h"
 
@@ -11,6 +14,15 @@ namespace {
 // Reports at the time when a kernel failed; 0 while none has.
 std::size_t reports_of_failure = 0;
 thread_local cudaError_t last = cudaSuccess;
+thread_local int device = 0;
+thread_local int lock_depth = 0;
+std::map<std::string, std::uint64_t> waits;
+
+std::mutex& api_mutex() {
+    // Never destroyed: static destructors of the program still free device memory.
+    static auto* const mutex = new std::mutex;
+    return *mutex;
+}
 
 std::string_view environment(const char* name) {
     const char* value = std::getenv(name);
@@ -19,10 +31,18 @@ std::string_view environment(const char* name) {
 
 }  // namespace
 
-std::recursive_mutex& api_mutex() {
-    // Never destroyed: static destructors of the program still free device memory.
-    static auto* const mutex = new std::recursive_mutex;
-    return *mutex;
+ApiLock::ApiLock() {
+    if (lock_depth++ == 0) api_mutex().lock();
+}
+
+ApiLock::~ApiLock() {
+    if (--lock_depth == 0) api_mutex().unlock();
+}
+
+void ApiLock::yield() {
+    api_mutex().unlock();
+    std::this_thread::yield();
+    api_mutex().lock();
 }
 
 cudaError_t context_error() {
@@ -48,6 +68,33 @@ cudaError_t remember(cudaError_t error) {
 
 cudaError_t last_error() { return last; }
 void forget_last_error() { last = cudaSuccess; }
+
+int device_count() {
+    const std::string text(environment("EVENKEEL_EMULATED_GPUS"));
+    const int count = text.empty() ? 1 : std::atoi(text.c_str());
+    if (count >= 1 && count <= 64) return count;
+    report("EVENKEEL_EMULATED_GPUS: got " + text + ", want 1 to 64");
+    return 1;
+}
+
+int current_device() { return device; }
+void set_current_device(int chosen) { device = chosen; }
+
+void count_host_wait(const char* call) { ++waits[call]; }
+
+const std::map<std::string, std::uint64_t>& host_wait_calls() { return waits; }
+
+std::uint64_t host_waits() {
+    const ApiLock lock;
+    std::uint64_t sum = 0;
+    for (const auto& [call, count] : waits) sum += count;
+    return sum;
+}
+
+void reset_host_waits() {
+    const ApiLock lock;
+    waits.clear();
+}
 
 int emulated_arch() {
     const std::string_view arch = environment("EVENKEEL_EMULATOR_ARCH");

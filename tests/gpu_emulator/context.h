@@ -4,11 +4,20 @@
 
 #include <cuda_runtime_api.h>
 
-#include <mutex>
+#include <cstddef>
 
 namespace gpu_emulator {
 
-std::recursive_mutex& api_mutex();
+// Holds the runtime's lock; may be held several times by a thread.
+class ApiLock {
+  public:
+    ApiLock();
+    ~ApiLock();
+    ApiLock(const ApiLock&) = delete;
+    ApiLock& operator=(const ApiLock&) = delete;
+    // Lets other threads and processes go on; the calling thread holds the lock.
+    static void yield();
+};
 
 // What every call returns before it does anything: no device and old drivers if the environment's
 // EVENKEEL_EMULATED_GPU_STATE asks for them (no_device, old_driver); the error of a failed kernel
@@ -25,13 +34,30 @@ void forget_last_error();
 // Runs the body of a runtime function.
 template <typename Body>
 cudaError_t api_call(Body body) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     const cudaError_t error = context_error();
     return remember(error == cudaSuccess ? body() : error);
 }
 
 // Whether the handle names a living stream (stream_api.cpp).
 bool is_stream(cudaStream_t stream);
+
+// EVENKEEL_EMULATED_GPUS, and the calling thread's choice among them.
+int device_count();
+int current_device();
+void set_current_device(int chosen);
+
+// Lets all streams do what they can; at_exit: without the help of other processes.
+void finish_work(bool at_exit = false);
+// Unfinished work is done, and reports fail the process, when it ends.
+void watch_exit();
+
+// Counts a call that makes the host wait for the device.
+void count_host_wait(const char* call);
+
+// Gives back what the pools of freed memory hold beyond their thresholds, as each wait does
+// (memory_api.cpp).
+void trim_pools();
 
 // 80 or 90: EVENKEEL_EMULATOR_ARCH.
 int emulated_arch();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "tests/gpu_emulator/context.h"
 #include "tests/gpu_emulator/forms.h"
 #include "tests/gpu_emulator/kernel_code.h"
 
@@ -152,8 +153,14 @@ void AccessCounter::end_launch(Counters& totals, const KernelCode& program) {
     }
 }
 
-const std::map<std::string, Counters>& counters() { return table(); }
-void reset_counters() { table().clear(); }
+const std::map<std::string, Counters>& counters() {
+    finish_work();
+    return table();
+}
+void reset_counters() {
+    finish_work();
+    table().clear();
+}
 Counters& counters_of(const std::string& kernel) { return table()[kernel]; }
 
 }  // namespace gpu_emulator

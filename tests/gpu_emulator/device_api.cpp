@@ -1,16 +1,29 @@
 // The device itself, versions and errors.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <map>
 #include <string>
 
 #include "tests/gpu_emulator/context.h"
 #include "tests/gpu_emulator/machine.h"
+#include "tests/gpu_emulator/memory_table.h"
+#include "tests/gpu_emulator/streams.h"
 
 namespace gpu_emulator {
 namespace {
 
-int pool_handle;  // the address is the handle of the device's memory pool
+// The address of one is the handle of its device's memory pool.
+struct Pool {
+    int device = 0;
+};
+
+Pool* pool_of(int device) {
+    static auto* const pools = new std::map<int, Pool>;
+    return &pools->try_emplace(device, Pool{device}).first->second;
+}
 
 struct ErrorText {
     cudaError_t error;
@@ -45,6 +58,26 @@ constexpr ErrorText kErrors[] = {
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
      "an illegal memory access was encountered"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState",
+     "the operation cannot be performed in the present state"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge",
+     "operation would result in a merge of separate capture sequences"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
+     "capture was not ended in the same stream as it began"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+     "capturing stream has unjoined work"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
+    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
+     "operation would make the legacy stream depend on a capturing blocking stream"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
+     "attempt to terminate a thread-local capture sequence from another thread"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
@@ -144,7 +177,7 @@ cudaError_t attribute_of_device(int* value, cudaDeviceAttr attribute) {
     return cudaSuccess;
 }
 
-cudaDeviceProp properties() {
+cudaDeviceProp properties(int device) {
     cudaDeviceProp all = {};
     std::strncpy(all.name, "Emulated GPU", sizeof all.name - 1);
     all.major = emulated_arch() / 10;
@@ -167,20 +200,27 @@ cudaDeviceProp properties() {
     all.l2CacheSize = 40 << 20;
     all.memoryBusWidth = 5120;
     all.unifiedAddressing = all.memoryPoolsSupported = all.concurrentKernels = 1;
-    std::size_t free_bytes = 0;
-    cudaMemGetInfo(&free_bytes, &all.totalGlobalMem);
+    all.totalGlobalMem = DeviceAccount::total();
+    std::memcpy(all.uuid.bytes, "Emulated GPU", 12);
+    all.uuid.bytes[15] = static_cast<char>(device);
+    all.pciBusID = device + 1;
     return all;
 }
 
 template <typename Body>
 cudaError_t device_call(int device, Body body) {
-    return api_call([&]() -> cudaError_t { return device == 0 ? body() : cudaErrorInvalidDevice; });
+    return api_call([&]() -> cudaError_t {
+        return device >= 0 && device < device_count() ? body() : cudaErrorInvalidDevice;
+    });
 }
 
 template <typename Body>
 cudaError_t pool_call(cudaMemPool_t pool, Body body) {
     return api_call([&]() -> cudaError_t {
-        return static_cast<void*>(pool) == &pool_handle ? body() : cudaErrorInvalidValue;
+        for (int device = 0; device < device_count(); ++device) {
+            if (reinterpret_cast<Pool*>(pool) == pool_of(device)) return body(account_of(device));
+        }
+        return cudaErrorInvalidValue;
     });
 }
 
@@ -194,29 +234,47 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int* count) {
     *count = 0;
     return api_call([&] {
-        *count = 1;
+        *count = device_count();
         return cudaSuccess;
     });
 }
 
 cudaError_t cudaGetDevice(int* device) {
     return api_call([&] {
-        *device = 0;
+        *device = current_device();
         return cudaSuccess;
     });
 }
 
 cudaError_t cudaSetDevice(int device) {
-    return device_call(device, [] { return cudaSuccess; });
+    return device_call(device, [&] {
+        set_current_device(device);
+        return cudaSuccess;
+    });
+}
+
+cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int device) {
+    return device_call(device, [&]() -> cudaError_t {
+        const int needed = std::snprintf(text, static_cast<std::size_t>(std::max(length, 0)),
+                                         "0000:%02x:00.0", device + 1);
+        return needed < length ? cudaSuccess : cudaErrorInvalidValue;
+    });
 }
 
 cudaError_t cudaDeviceSynchronize() {
-    return api_call([] { return cudaSuccess; });
+    return api_call([]() -> cudaError_t {
+        const cudaError_t error = check_asked(legacy_stream(current_device()));
+        if (error != cudaSuccess) return error;
+        count_host_wait("cudaDeviceSynchronize");
+        wait_for_device(current_device());
+        trim_pools();
+        return context_error();
+    });
 }
 
 // Makes a device usable again whose kernel failed. Memory, streams and events stay.
 cudaError_t cudaDeviceReset() {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     clear_kernel_failed();
     forget_last_error();
     return api_call([] { return cudaSuccess; });
@@ -228,14 +286,14 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* all, int device) {
     return device_call(device, [&] {
-        *all = properties();
+        *all = properties(device);
         return cudaSuccess;
     });
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
     return device_call(device, [&] {
-        *pool = reinterpret_cast<cudaMemPool_t>(&pool_handle);
+        *pool = reinterpret_cast<cudaMemPool_t>(pool_of(device));
         return cudaSuccess;
     });
 }
@@ -244,13 +302,59 @@ cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
     return cudaDeviceGetDefaultMemPool(pool, device);
 }
 
-// How long a pool keeps freed memory changes nothing here.
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr, void* value) {
-    return pool_call(pool, [&] { return value == nullptr ? cudaErrorInvalidValue : cudaSuccess; });
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+    return pool_call(pool, [&](DeviceAccount& account) -> cudaError_t {
+        if (value == nullptr) return cudaErrorInvalidValue;
+        const std::uint64_t number = *static_cast<std::uint64_t*>(value);
+        switch (attribute) {
+            case cudaMemPoolAttrReleaseThreshold:
+                account.threshold = number;
+                return cudaSuccess;
+            case cudaMemPoolAttrReservedMemHigh:
+                account.pool_reserved_high = account.pool_reserved;
+                return number == 0 ? cudaSuccess : cudaErrorInvalidValue;
+            case cudaMemPoolAttrUsedMemHigh:
+                account.pool_used_high = account.pool_used;
+                return number == 0 ? cudaSuccess : cudaErrorInvalidValue;
+            default:
+                report("cudaMemPoolSetAttribute: the attribute is not emulated");
+                return cudaErrorNotSupported;
+        }
+    });
 }
 
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t) {
-    return pool_call(pool, [] { return cudaSuccess; });
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+    return pool_call(pool, [&](DeviceAccount& account) -> cudaError_t {
+        if (value == nullptr) return cudaErrorInvalidValue;
+        std::uint64_t& number = *static_cast<std::uint64_t*>(value);
+        switch (attribute) {
+            case cudaMemPoolAttrReleaseThreshold:
+                number = account.threshold;
+                return cudaSuccess;
+            case cudaMemPoolAttrReservedMemCurrent:
+                number = account.pool_reserved;
+                return cudaSuccess;
+            case cudaMemPoolAttrReservedMemHigh:
+                number = account.pool_reserved_high;
+                return cudaSuccess;
+            case cudaMemPoolAttrUsedMemCurrent:
+                number = account.pool_used;
+                return cudaSuccess;
+            case cudaMemPoolAttrUsedMemHigh:
+                number = account.pool_used_high;
+                return cudaSuccess;
+            default:
+                report("cudaMemPoolGetAttribute: the attribute is not emulated");
+                return cudaErrorNotSupported;
+        }
+    });
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep) {
+    return pool_call(pool, [&](DeviceAccount& account) {
+        account.trim(keep);
+        return cudaSuccess;
+    });
 }
 
 cudaError_t cudaRuntimeGetVersion(int* version) {
@@ -259,13 +363,13 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 }
 
 cudaError_t cudaDriverGetVersion(int* version) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     *version = context_error() == cudaErrorInsufficientDriver ? 11000 : CUDART_VERSION;
     return cudaSuccess;
 }
 
 cudaError_t cudaPeekAtLastError() {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     const cudaError_t error = context_error();
     return error == cudaErrorLaunchFailure ? error : last_error();
 }

@@ -165,6 +165,7 @@ TEST(EndToEnd, PassesStructsAndSmallIntegers) {
 TEST(EndToEnd, FailsTheCallsAfterAKernelThatFailed) {
     DeviceVector<float> data(16);
     overrun(data.data(), 16);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorLaunchFailure);
     EXPECT_EQ(cudaGetLastError(), cudaErrorLaunchFailure);
     EXPECT_EQ(cudaGetLastError(), cudaErrorLaunchFailure);
     EXPECT_EQ(cudaDeviceSynchronize(), cudaErrorLaunchFailure);

@@ -198,6 +198,7 @@ cudaError_t cudaLibraryUnload(cudaLibrary_t library) {
     return api_call([&]() -> cudaError_t {
         CodeUnit* const unit = unit_of(library);
         if (unit == nullptr) return cudaErrorInvalidResourceHandle;
+        finish_work();  // kernels of the library may be pending
         std::erase_if(program().units, [&](const auto& other) { return other.get() == unit; });
         return cudaSuccess;
     });

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/context.h"
 #include "tests/gpu_emulator/machine.h"
 
 namespace gpu_emulator {
@@ -48,9 +49,12 @@ void forget_program(const Function& function) {
 }
 
 void set_seed(std::uint64_t seed) {
+    finish_work();
     state().seed = seed;
     state().launches = 0;
 }
+
+std::uint64_t seed() { return state().seed; }
 
 bool run(const Module& module,
          const Function& function,

@@ -8,6 +8,7 @@
 #include "tests/gpu_emulator/context.h"
 #include "tests/gpu_emulator/device_code.h"
 #include "tests/gpu_emulator/machine.h"
+#include "tests/gpu_emulator/streams.h"
 
 namespace gpu_emulator {
 namespace {
@@ -47,26 +48,37 @@ cudaError_t check_shape(const Kernel& kernel, const CallConfiguration& call) {
 
 cudaError_t launch(Kernel* kernel, const CallConfiguration& call, void** arguments) {
     if (kernel == nullptr) return cudaErrorInvalidDeviceFunction;
-    if (!is_stream(call.stream)) return cudaErrorInvalidResourceHandle;
+    StreamState* const stream = find_stream(call.stream);
+    if (stream == nullptr || stream->device != current_device()) {
+        return cudaErrorInvalidResourceHandle;
+    }
     cudaError_t error = load_kernel(*kernel);
     if (error == cudaSuccess) error = check_shape(*kernel, call);
     if (error != cudaSuccess) return error;
     const Function& function = *kernel->function;
     if (!function.parameters.empty() && arguments == nullptr) return cudaErrorInvalidValue;
-    Launch launch;
-    launch.grid = {call.grid.x, call.grid.y, call.grid.z};
-    launch.block = {call.block.x, call.block.y, call.block.z};
-    launch.dynamic_shared_bytes = call.shared_bytes;
-    launch.parameters.resize(function.parameter_bytes);
+    const auto launch = std::make_shared<Launch>();
+    launch->grid = {call.grid.x, call.grid.y, call.grid.z};
+    launch->block = {call.block.x, call.block.y, call.block.z};
+    launch->dynamic_shared_bytes = call.shared_bytes;
+    launch->parameters.resize(function.parameter_bytes);
     for (std::size_t i = 0; i < function.parameters.size(); ++i) {
         const Variable& parameter = function.parameters[i];
-        std::memcpy(launch.parameters.data() + parameter.offset, arguments[i], parameter.bytes);
+        std::memcpy(launch->parameters.data() + parameter.offset, arguments[i], parameter.bytes);
     }
-    // As on a GPU, what happens in the kernel shows at the next call.
-    if (!run(kernel->unit->module(), function, launch, kernel->unit->module_wide())) {
-        set_kernel_failed();
-    }
-    return cudaSuccess;
+    Task task;
+    task.what = "kernel " + kernel->name;
+    task.work = [kernel, launch] {
+        return [kernel, launch] {
+            const CodeUnit& unit = *kernel->unit;
+            // As on a GPU, what happens in the kernel shows at a later call.
+            if (!run(unit.module(), *kernel->function, *launch, unit.module_wide())) {
+                set_kernel_failed();
+            }
+            return true;
+        };
+    };
+    return submit(*stream, std::move(task));
 }
 
 }  // namespace
@@ -77,7 +89,7 @@ using namespace gpu_emulator;
 extern "C" {
 
 void** __cudaRegisterFatBinary(void* wrapper) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     std::vector<FatbinEntry> entries;
     try {
         entries = fatbin_entries(wrapper);
@@ -103,13 +115,13 @@ void __cudaRegisterFunction(void** handle,
                             dim3*,
                             dim3*,
                             int*) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     program().kernels[host_function] = unit_of(handle).kernel(name);
 }
 
 void __cudaRegisterVar(
     void** handle, char* host_variable, char*, const char* name, int, size_t, int, int) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     program().symbols[host_variable] = {&unit_of(handle), name};
 }
 
@@ -140,7 +152,7 @@ cudaError_t __cudaPopCallConfiguration(dim3* grid,
 
 // Does not need a device: stubs call it in the initialiser of a static variable.
 cudaError_t __cudaGetKernel(cudaKernel_t* handle, const void* host_function) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     Kernel* const kernel = find_kernel(host_function);
     *handle = reinterpret_cast<cudaKernel_t>(kernel);
     return kernel == nullptr ? remember(cudaErrorInvalidDeviceFunction) : cudaSuccess;

@@ -23,12 +23,17 @@ struct Dim3 {
 // 256-byte aligned, filled with 0xFF and counted as unwritten.
 std::uint64_t allocate(std::size_t bytes);
 bool release(std::uint64_t address);  // false: not the start of a living allocation
+// Stream-ordered memory: an address at once, memory there from commit() to release(), which may
+// follow one another again.
+std::uint64_t reserve(std::size_t bytes);
+bool commit(std::uint64_t address, std::size_t bytes);  // false, and a report: it is there already
 // Bounds-checked; false (and a report) if any byte lies outside living allocations.
 bool copy_to_device(std::uint64_t to, const void* from, std::size_t bytes);
 bool copy_to_host(void* to, std::uint64_t from, std::size_t bytes);  // unwritten bytes are reported
 bool copy_on_device(std::uint64_t to, std::uint64_t from, std::size_t bytes);
 bool set_on_device(std::uint64_t to, int byte, std::size_t bytes);
 bool is_device_address(std::uint64_t address);
+bool in_device_window(std::uint64_t address);  // whether there is memory or not
 
 // ---- Kernels
 
@@ -53,7 +58,8 @@ bool run(const Module& module,
 // once per kind and place, and makes the process fail: at exit the status becomes 1 if it was 0.
 void report(const std::string& text);
 std::size_t report_count();
-// For tests that provoke reports: returns and forgets them.
+// For tests that provoke reports: lets all streams do what they can, returns the reports and forgets
+// them.
 std::vector<std::string> take_reports();
 
 // Per kernel name, summed over launches since the last reset: what the access patterns would cost.
@@ -68,10 +74,20 @@ struct Counters {
     // Bank conflicts by source line "file:line".
     std::map<std::string, std::uint64_t> conflicts_at;
 };
+// Both let all streams do what they can first.
 const std::map<std::string, Counters>& counters();
 void reset_counters();
 
-// Order of threads and blocks. Environment: EVENKEEL_EMULATOR_SEED (default 1); 0: in order.
+// Calls of the runtime, since the last reset, that make the host wait for the device or may do so:
+// cuda*Synchronize, copies that end before they return, cudaMalloc, cudaFree and their like for
+// pinned memory. Queries are none.
+std::uint64_t host_waits();
+const std::map<std::string, std::uint64_t>& host_wait_calls();
+void reset_host_waits();
+
+// Order of threads, blocks and streams. Environment: EVENKEEL_EMULATOR_SEED (default 1); 0: in
+// order, and streams do their work at once.
 void set_seed(std::uint64_t seed);
+std::uint64_t seed();
 
 }  // namespace gpu_emulator

@@ -52,21 +52,35 @@ DeviceMemory::DeviceMemory() {
     throw std::bad_alloc();
 }
 
-std::uint64_t DeviceMemory::allocate(std::size_t bytes) {
+std::uint64_t DeviceMemory::reserve(std::size_t bytes) {
     const std::uint64_t start = next_ + kGuard;
     if (bytes > end_ - base_ || start + bytes + kGuard + kAlignment > end_) return 0;
     next_ = (start + bytes + kGuard + kAlignment - 1) / kAlignment * kAlignment;
-    living_[start] = bytes;
-    // The page that the allocation before ended in may exist already.
-    for (std::uint64_t at = start; at < start + bytes;) {
-        const std::uint64_t number = (at - base_) / kPageBytes;
-        const std::uint64_t in_page = (at - base_) % kPageBytes;
-        const std::uint64_t n = std::min(start + bytes - at, kPageBytes - in_page);
-        if (pages_[number] != nullptr) std::memset(pages_[number]->state + in_page, 0, n);
-        at += n;
-        if (n == kPageBytes) break;  // whole pages cannot exist yet
-    }
+    reserved_[start] = bytes;
     return start;
+}
+
+bool DeviceMemory::commit(std::uint64_t address, std::size_t bytes) {
+    if (!living_.emplace(address, bytes).second) return false;
+    reserved_.erase(address);
+    freed_.erase(address);
+    // Pages may exist already: those around the ends, and what was touched too early.
+    const std::uint64_t end = address + bytes;
+    for (std::uint64_t at = address; at < end;) {
+        const std::uint64_t in_page = (at - base_) % kPageBytes;
+        const std::uint64_t n = std::min(end - at, kPageBytes - in_page);
+        if (Page* const page = pages_[(at - base_) / kPageBytes]) {
+            std::memset(page->state + in_page, 0, n);
+        }
+        at += n;
+    }
+    return true;
+}
+
+std::uint64_t DeviceMemory::allocate(std::size_t bytes) {
+    const std::uint64_t address = reserve(bytes);
+    if (address != 0) commit(address, bytes);
+    return address;
 }
 
 bool DeviceMemory::release(std::uint64_t address) {
@@ -117,7 +131,11 @@ std::string DeviceMemory::describe(std::uint64_t address) const {
         auto it = table.upper_bound(address);
         return it == table.begin() ? table.end() : std::prev(it);
     };
-    auto live = nearest(living_), dead = nearest(freed_);
+    auto live = nearest(living_), dead = nearest(freed_), later = nearest(reserved_);
+    if (later != reserved_.end() && address < later->first + later->second) {
+        return hex(address) + " in memory whose allocation the stream has not come to (" +
+               std::to_string(later->second) + " bytes at " + hex(later->first) + ")";
+    }
     if (dead != freed_.end() && address < dead->first + dead->second) {
         return hex(address) + " in freed memory (" + std::to_string(dead->second) + " bytes at " +
                hex(dead->first) + ")";
@@ -149,6 +167,14 @@ bool checked(const char* what, std::uint64_t address, std::size_t bytes) {
 }  // namespace
 
 std::uint64_t allocate(std::size_t bytes) { return DeviceMemory::instance().allocate(bytes); }
+
+std::uint64_t reserve(std::size_t bytes) { return DeviceMemory::instance().reserve(bytes); }
+
+bool commit(std::uint64_t address, std::size_t bytes) {
+    if (DeviceMemory::instance().commit(address, bytes)) return true;
+    report("memory is given out twice: " + DeviceMemory::instance().describe(address));
+    return false;
+}
 
 bool release(std::uint64_t address) { return DeviceMemory::instance().release(address); }
 
@@ -221,5 +247,7 @@ bool set_on_device(std::uint64_t to, int byte, std::size_t bytes) {
 bool is_device_address(std::uint64_t address) {
     return DeviceMemory::instance().inside(address, 1);
 }
+
+bool in_device_window(std::uint64_t address) { return DeviceMemory::instance().contains(address); }
 
 }  // namespace gpu_emulator

@@ -31,6 +31,9 @@ class DeviceMemory {
     static DeviceMemory& instance();
 
     std::uint64_t allocate(std::size_t bytes);
+    // An address whose memory is not there before commit().
+    std::uint64_t reserve(std::size_t bytes);
+    bool commit(std::uint64_t address, std::size_t bytes);
     bool release(std::uint64_t address);
     bool contains(std::uint64_t address) const { return address - base_ < next_ - base_; }
     // State of the page around an address; nullptr if no allocation, living or freed, has bytes
@@ -64,7 +67,7 @@ class DeviceMemory {
     std::uint64_t base_ = 0, next_ = 0, end_ = 0;
     std::uint8_t* backing_ = nullptr;  // the memory itself; at base_ nothing can be read or written
     Page** pages_ = nullptr;
-    std::map<std::uint64_t, std::size_t> living_, freed_;
+    std::map<std::uint64_t, std::size_t> living_, freed_, reserved_;
 };
 
 }  // namespace gpu_emulator

@@ -1,17 +1,21 @@
 #include "tests/gpu_emulator/queue.h"
 
-#include <thread>
+#include <utility>
 
 #include "tests/gpu_emulator/context.h"
+#include "tests/gpu_emulator/streams.h"
 
 namespace gpu_emulator {
 
-cudaError_t enqueue(cudaStream_t stream, std::string, Work work) {
+cudaError_t enqueue(cudaStream_t stream, std::string what, Work work) {
     return api_call([&]() -> cudaError_t {
-        if (!is_stream(stream)) return cudaErrorInvalidResourceHandle;
-        const Advance advance = work();
-        while (!advance()) std::this_thread::yield();
-        return cudaSuccess;
+        StreamState* const state = find_stream(stream);
+        if (state == nullptr) return cudaErrorInvalidResourceHandle;
+        Task task;
+        task.what = std::move(what);
+        task.work = std::move(work);
+        task.foreign = true;
+        return submit(*state, std::move(task));
     });
 }
 

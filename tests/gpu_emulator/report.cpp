@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/gpu_emulator/block.h"
+#include "tests/gpu_emulator/context.h"
 
 namespace gpu_emulator {
 namespace {
@@ -25,6 +26,7 @@ std::set<std::string>& told() {
 struct AtExit {
     AtExit() { ::on_exit(&AtExit::check, nullptr); }
     static void check(int status, void*) {
+        finish_work(true);
         if (pending().empty() || status != 0) return;
         std::fprintf(stderr, "[gpu emulator] %zu report%s: failing the process\n", pending().size(),
                      pending().size() == 1 ? "" : "s");
@@ -35,8 +37,10 @@ struct AtExit {
 
 }  // namespace
 
+void watch_exit() { static AtExit at_exit; }
+
 void report(const std::string& text) {
-    static AtExit at_exit;
+    watch_exit();
     pending().push_back("[gpu emulator] " + text);
     std::fflush(stdout);
     std::fprintf(stderr, "%s\n", pending().back().c_str());
@@ -49,6 +53,7 @@ void report_once(const std::string& key, const std::string& text) {
 std::size_t report_count() { return pending().size(); }
 
 std::vector<std::string> take_reports() {
+    finish_work();
     told().clear();
     return std::exchange(pending(), {});
 }

@@ -173,6 +173,8 @@ TEST_F(RuntimeApi, KnowsLivingStreamsAndRecordedEvents) {
     EXPECT_EQ(cudaEventRecord(from, stream), cudaSuccess);
     EXPECT_EQ(cudaEventRecord(to, nullptr), cudaSuccess);
     EXPECT_EQ(cudaStreamWaitEvent(stream, to, 0), cudaSuccess);
+    EXPECT_EQ(cudaEventSynchronize(to), cudaSuccess);
+    EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     EXPECT_EQ(cudaEventElapsedTime(&milliseconds, from, to), cudaSuccess);
     EXPECT_GE(milliseconds, 0);
     EXPECT_EQ(cudaEventDestroy(from), cudaSuccess);
