@@ -48,7 +48,7 @@ cublasStatus_t create(Handle* handle, const State& state) {
 
 template <typename State, typename Handle>
 cublasStatus_t destroy(Handle handle) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     State* const state = state_of<State>(handle);
     if (state == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
     living<State>().erase(handle);
@@ -125,7 +125,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
 }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     if (context_error() != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
     return create(handle, ContextState{});
 }
@@ -137,7 +137,7 @@ cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout,
                                           uint64_t rows,
                                           uint64_t columns,
                                           int64_t ld) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     if (type != CUDA_R_32F && type != CUDA_R_16BF) {
         return not_emulated("cublasLtMatrixLayoutCreate: type ", static_cast<int>(type));
     }
@@ -152,7 +152,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
                                                 cublasLtMatrixLayoutAttribute_t attribute,
                                                 const void* value,
                                                 size_t bytes) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     if (state_of<LayoutState>(layout) == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
     std::int32_t number = 0;
     if (attribute != CUBLASLT_MATRIX_LAYOUT_ORDER &&
@@ -172,7 +172,7 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout,
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* operation,
                                         cublasComputeType_t compute_type,
                                         cudaDataType_t scale_type) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     if (compute_type != CUBLAS_COMPUTE_32F || scale_type != CUDA_R_32F) {
         return not_emulated("cublasLtMatmulDescCreate: compute type ",
                             static_cast<int>(compute_type), " with scale type ",
@@ -189,7 +189,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
                                               cublasLtMatmulDescAttributes_t attribute,
                                               const void* value,
                                               size_t bytes) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     auto* const state = state_of<OperationState>(operation);
     if (state == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
     if (attribute != CUBLASLT_MATMUL_DESC_TRANSA && attribute != CUBLASLT_MATMUL_DESC_TRANSB) {
@@ -207,7 +207,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t operation,
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     return create(preference, PreferenceState{});
 }
 
@@ -219,7 +219,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
                                                     cublasLtMatmulPreferenceAttributes_t attribute,
                                                     const void* value,
                                                     size_t bytes) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     auto* const state = state_of<PreferenceState>(preference);
     if (state == nullptr) return CUBLAS_STATUS_INVALID_VALUE;
     std::uint32_t scheme = 0;  // sums are never split here
@@ -260,7 +260,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               int requested,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* returned) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     if (state_of<ContextState>(handle) == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
     Problem problem{};
     const auto* const wants = state_of<PreferenceState>(preference);
@@ -312,7 +312,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
                               void* workspace,
                               size_t workspace_bytes,
                               cudaStream_t stream) {
-    const std::lock_guard lock(api_mutex());
+    const ApiLock lock;
     if (state_of<ContextState>(handle) == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (context_error() != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
     Product product;
