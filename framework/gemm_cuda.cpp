@@ -120,9 +120,20 @@ cublasLtHandle_t handle_of(State& s, int device) {
     return handle;
 }
 
+// Memory that a captured stream gives out belongs to the graph, and a kernel's first use may not be allowed
+// there.
+void check_not_captured(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cuda::check(cudaStreamIsCapturing(stream, &status), kOp, "cudaStreamIsCapturing");
+    EVENKEEL_CHECK(status == cudaStreamCaptureStatusNone, kOp,
+                   "graph: got a product that has not run before it is captured, want one of the "
+                   "same shapes run on the same stream first");
+}
+
 Workspace workspace_of(State& s, int device, cudaStream_t stream) {
     Workspace& workspace = s.workspaces[{device, stream}];
     if (workspace.data == nullptr) {
+        check_not_captured(stream);
         const std::size_t bytes = workspace_size(device);
         workspace = {allocate(bytes).data, bytes};
     }
@@ -227,7 +238,10 @@ void multiply(const Tensor& a_tensor,
     const cublasLtHandle_t handle = handle_of(s, device);
     const Workspace workspace = workspace_of(s, device, stream);
     std::shared_ptr<const Plan>& cached = s.plans[key];
-    if (cached == nullptr) cached = make_plan(handle, a, b, c, options, workspace.bytes);
+    if (cached == nullptr) {
+        check_not_captured(stream);
+        cached = make_plan(handle, a, b, c, options, workspace.bytes);
+    }
     const std::shared_ptr<const Plan> plan = cached;
     if (s.plans.size() > kCachedPlans) s.plans.clear();
     lock.unlock();

@@ -13,11 +13,14 @@
 #include "tests/gpu_emulator/cublaslt_product.h"
 #include "tests/gpu_emulator/machine.h"
 #include "tests/gpu_emulator/queue.h"
+#include "tests/gpu_emulator/streams.h"
 
 namespace gpu_emulator {
 namespace {
 
-struct ContextState {};
+struct ContextState {
+    int device = 0;
+};
 
 struct PreferenceState {
     std::uint64_t workspace_bytes = 0;
@@ -127,7 +130,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) {
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
     const ApiLock lock;
     if (context_error() != cudaSuccess) return CUBLAS_STATUS_NOT_INITIALIZED;
-    return create(handle, ContextState{});
+    return create(handle, ContextState{current_device()});
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) { return destroy<ContextState>(handle); }
@@ -313,7 +316,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
                               size_t workspace_bytes,
                               cudaStream_t stream) {
     const ApiLock lock;
-    if (state_of<ContextState>(handle) == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
+    const auto* const context = state_of<ContextState>(handle);
+    if (context == nullptr) return CUBLAS_STATUS_NOT_INITIALIZED;
     if (context_error() != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
     Product product;
     if (!problem_of(product.problem, operation, a_layout, b_layout, c_layout, d_layout) ||
@@ -323,6 +327,12 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle,
     if (algo == nullptr) return not_emulated("cublasLtMatmul: a call without an algorithm");
     if (const cublasStatus_t status = product.problem.check(); status != CUBLAS_STATUS_SUCCESS) {
         return status;
+    }
+    if (context->device != current_device() || context->device != find_stream(stream)->device) {
+        report(
+            "misuse: cublasLtMatmul: the handle is of another device than the stream or the "
+            "thread");
+        return CUBLAS_STATUS_INVALID_VALUE;
     }
     const auto address_of = [](const void* p) { return reinterpret_cast<std::uint64_t>(p); };
     if (is_device_address(address_of(alpha)) || is_device_address(address_of(beta))) {

@@ -386,6 +386,51 @@ TEST_F(CublasLt, ReportsWhatItCannotDo) {
     expect_report("compute type");
 }
 
+TEST_F(CublasLt, HoldsAHandleToItsDevice) {
+    setenv("EVENKEEL_EMULATED_GPUS", "2", 1);
+    cudaStream_t other = nullptr;
+    ASSERT_EQ(cudaSetDevice(1), cudaSuccess);
+    ASSERT_EQ(cudaStreamCreate(&other), cudaSuccess);
+    const Matrix square{4, 4, 4};
+    const Call call{square, square, square, square};
+    void *const a = filled(square), *const d = empty(square);
+    EXPECT_EQ(multiply(call, a, a, d, d), CUBLAS_STATUS_INVALID_VALUE);
+    expect_report("of another device");
+    ASSERT_EQ(cudaStreamDestroy(other), cudaSuccess);
+    ASSERT_EQ(cudaSetDevice(0), cudaSuccess);
+    EXPECT_EQ(multiply(call, a, a, d, d), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(to_host(square, d), expected(call));
+    unsetenv("EVENKEEL_EMULATED_GPUS");
+}
+
+TEST_F(CublasLt, AGraphMultipliesWhatItsOperandsThenHold) {
+    const Matrix square{4, 4, 4};
+    Call call{square, square, square, square};
+    const Descriptors of(call);
+    cublasLtMatmulHeuristicResult_t chosen{};
+    ASSERT_EQ(heuristic(of, chosen), CUBLAS_STATUS_SUCCESS);
+    void *const a = empty(square), *const b = filled(square), *const d = empty(square);
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    EXPECT_EQ(cublasLtMatmul(handle_, of.operation, &call.alpha, a, of.a, b, of.b, &call.beta, d,
+                             of.c, d, of.d, &chosen.algo, workspace_, chosen.workspaceSize, stream),
+              CUBLAS_STATUS_SUCCESS);
+    call.alpha = 5.0f;  // taken by the call
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    ASSERT_EQ(cudaMemcpyAsync(a, b, square.bytes(), cudaMemcpyDeviceToDevice, stream), cudaSuccess);
+    ASSERT_EQ(cudaGraphLaunch(exec, stream), cudaSuccess);
+    ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+    call.alpha = 1.0f;
+    EXPECT_EQ(to_host(square, d), expected(call));
+    EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
+}
+
 TEST_F(CublasLt, NamesItsErrors) {
     EXPECT_STREQ(cublasLtGetStatusName(CUBLAS_STATUS_NOT_SUPPORTED), "CUBLAS_STATUS_NOT_SUPPORTED");
     EXPECT_STREQ(cublasLtGetStatusName(CUBLAS_STATUS_INVALID_VALUE), "CUBLAS_STATUS_INVALID_VALUE");

@@ -1,0 +1,84 @@
+// Products in streams and graphs of CUDA.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "framework/gemm.h"
+#include "framework/stream.h"
+#include "tests/support/compare.h"
+#include "tests/support/data.h"
+#include "tests/support/devices.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::gaussian;
+using testing::near;
+using testing::on;
+using testing::same_bits;
+
+// The graph of what the body puts into the current stream.
+template <typename Body>
+cudaGraph_t captured(Body body) {
+    const cudaStream_t stream = Stream::current().handle();
+    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    body();
+    cudaGraph_t graph = nullptr;
+    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
+    return graph;
+}
+
+TEST(GemmCudaTest, GraphsRepeatProducts) {
+    const Stream stream;
+    const StreamScope scope(stream);
+    const Tensor a = on(Device::kCuda, gaussian({40, 24}, DType::kBFloat16, 1));
+    const Tensor b = on(Device::kCuda, gaussian({24, 56}, DType::kBFloat16, 2));
+    const Tensor once = Tensor::zeros({40, 56}, DType::kFloat32, Device::kCuda);
+    const Tensor sum = once.clone();
+    gemm(a, b, once);
+    const cudaGraph_t graph = captured([&] { gemm(a, b, sum, {.accumulate = true}); });
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
+    stream.synchronize();
+    EXPECT_TRUE(same_bits(sum, Tensor::zeros({40, 56}, DType::kFloat32))) << "captured work ran";
+    for (int i = 0; i < 2; ++i) ASSERT_EQ(cudaGraphLaunch(exec, stream.handle()), cudaSuccess);
+    std::vector<double> want = testing::to_doubles(once);
+    for (double& value : want) value *= 2.0;
+    EXPECT_TRUE(near(sum, want, 1e-6, 0.0));
+    EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+void expect_refused(const Tensor& a, const Tensor& b, const Tensor& c) {
+    const cudaGraph_t graph = captured([&] {
+        try {
+            gemm(a, b, c);
+            ADD_FAILURE() << "no error";
+        } catch (const Error& error) {
+            EXPECT_NE(std::string(error.what()).find("has not run before it is captured"),
+                      std::string::npos)
+                << error.what();
+        }
+    });
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
+TEST(GemmCudaTest, RefusesToBeCapturedBeforeItsFirstRun) {
+    const Stream stream;
+    const StreamScope scope(stream);
+    const Tensor a = Tensor::zeros({17, 19}, DType::kFloat32, Device::kCuda);
+    const Tensor b = Tensor::zeros({19, 23}, DType::kFloat32, Device::kCuda);
+    const Tensor c = Tensor::zeros({17, 23}, DType::kFloat32, Device::kCuda);
+    expect_refused(a, b, c);  // this stream has multiplied nothing
+    gemm(a, b, c);
+    const Tensor fewer = a.slice(0, 0, 11), fewer_c = c.slice(0, 0, 11);
+    expect_refused(fewer, b, fewer_c);  // nor has anyone this shape
+    gemm(fewer, b, fewer_c);
+    const cudaGraph_t graph = captured([&] { gemm(fewer, b, fewer_c); });
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    const Stream other;
+    const StreamScope inner(other);
+    expect_refused(a, b, c);
+}
+
+}  // namespace
+}  // namespace evenkeel
