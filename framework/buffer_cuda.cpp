@@ -32,7 +32,16 @@ void keep_freed_memory() {
                        total_bytes, " bytes are free"));
 }
 
+thread_local CaptureMemoryScope* capture_memory = nullptr;
+
 }  // namespace
+
+CaptureMemoryScope::CaptureMemoryScope() { capture_memory = this; }
+
+CaptureMemoryScope::~CaptureMemoryScope() {
+    capture_memory = nullptr;
+    for (const Allocation& allocation : later_) release(allocation);
+}
 
 Allocation allocate(std::size_t bytes) {
     if (bytes == 0) return {};
@@ -44,10 +53,15 @@ Allocation allocate(std::size_t bytes) {
     if (error == cudaErrorMemoryAllocation) throw_out_of_memory(bytes);
     check(error, "Buffer", "cudaMallocAsync");
     result.data = static_cast<std::byte*>(data);
+    if (capture_memory != nullptr) capture_memory->own_.insert(data);
     return result;
 }
 
 void release(const Allocation& allocation) noexcept {
+    if (capture_memory != nullptr && capture_memory->own_.erase(allocation.data) == 0) {
+        capture_memory->later_.push_back(allocation);
+        return;
+    }
     // An error has no one to be told to here: at the end of a process the runtime may be gone
     // already, and one of earlier work is reported by the next call.
     cudaFreeAsync(allocation.data, allocation.stream.get());

@@ -4,7 +4,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "framework/tensor.h"
 
@@ -24,6 +26,26 @@ struct Allocation {
 // On the current stream. No bytes are no memory.
 Allocation allocate(std::size_t bytes);
 void release(const Allocation& allocation) noexcept;
+
+// Where a wait guard is set: waits under it until the current stream is idle. For calls that make
+// the host wait where no guard can be asked.
+void wait_under_guard(const char* op);
+
+// Memory while the calling thread captures a graph (framework/graph.h): what was given out before is
+// taken back only at the end of the scope, since a graph can free no memory but its own.
+class CaptureMemoryScope {
+  public:
+    CaptureMemoryScope();
+    ~CaptureMemoryScope();
+    CaptureMemoryScope(const CaptureMemoryScope&) = delete;
+    CaptureMemoryScope& operator=(const CaptureMemoryScope&) = delete;
+
+  private:
+    friend Allocation allocate(std::size_t);
+    friend void release(const Allocation&) noexcept;
+    std::set<const void*> own_;
+    std::vector<Allocation> later_;
+};
 
 // Of CUDA tensors.
 void fill(const Tensor& tensor, float value);

@@ -1,7 +1,9 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "framework/device_cuda.h"
 #include "framework/gemm_cuda.h"
+#include "framework/graph.h"
 #include "framework/stream.h"
+#include "framework/upload.h"
 
 namespace evenkeel {
 namespace {
@@ -24,12 +26,28 @@ StreamScope::StreamScope(const Stream& stream) : before_(&stream) {
 }
 StreamScope::~StreamScope() = default;
 
-Event::Event() { throw_not_built("Event"); }
+void set_wait_guard(WaitGuard) {}  // nothing waits here
+
+Event::Event(EventTiming) { throw_not_built("Event"); }
 Event::~Event() = default;
 void Event::record(const Stream&) { throw_not_built("Event::record"); }
 void Event::synchronize() const { throw_not_built("Event::synchronize"); }
 bool Event::done() const { throw_not_built("Event::done"); }
 double Event::elapsed_ms(const Event&, const Event&) { throw_not_built("Event::elapsed_ms"); }
+
+Graph Graph::capture(const Stream&, const std::function<void()>&) {
+    throw_not_built("Graph::capture");
+}
+Graph::Graph(Graph&&) noexcept {}
+Graph& Graph::operator=(Graph&&) noexcept { return *this; }
+Graph::~Graph() = default;
+void Graph::launch() const { throw_not_built("Graph::launch"); }
+
+struct UploadRing::Slots {};
+UploadRing::UploadRing(int) { throw_not_built("UploadRing"); }
+UploadRing::~UploadRing() = default;
+Tensor UploadRing::upload(const Tensor&) { throw_not_built("UploadRing"); }
+void UploadRing::upload_to(const Tensor&, const Tensor&) { throw_not_built("UploadRing"); }
 
 namespace cuda {
 

@@ -5,6 +5,7 @@
 // for this build.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 struct CUstream_st;
@@ -49,10 +50,20 @@ class StreamScope {
     const Stream* before_;
 };
 
+// Called now and then while the host waits for the GPU, with the seconds it has waited so far. May
+// throw, which ends the wait: the GPU may never answer where another process of a collective died.
+using WaitGuard = std::function<void(double waited_seconds)>;
+// For all waits of all threads from now on: Stream::synchronize, Event::synchronize, copies of
+// tensors between devices. Empty: none, and waits are left to the driver.
+void set_wait_guard(WaitGuard guard);
+
+// Events that take no time cost less where they only order streams.
+enum class EventTiming { kOn, kOff };
+
 // A point in a stream's work.
 class Event {
   public:
-    Event();
+    explicit Event(EventTiming timing = EventTiming::kOn);
     ~Event();
     Event(const Event&) = delete;
     Event& operator=(const Event&) = delete;
@@ -62,7 +73,7 @@ class Event {
     void synchronize() const;
     bool done() const;
     CUevent_st* handle() const { return handle_; }
-    // Milliseconds of device time between two recorded events; waits for both.
+    // Milliseconds of device time between two recorded events with timing; waits for both.
     static double elapsed_ms(const Event& from, const Event& to);
 
   private:

@@ -80,8 +80,9 @@ void copy_to_host(const Tensor& to, const Tensor& from) {
     }
     const Tensor landing =
         to.is_contiguous() ? to : Tensor::uninitialized(to.shape(), to.dtype(), Device::kCpu);
+    // Ends with the copy, since the memory of CPU tensors is pageable.
+    wait_under_guard(kCopy);
     copy_bytes(landing.raw(), packed.raw(), packed.bytes(), cudaMemcpyDeviceToHost);
-    Stream::current().synchronize();
     if (!to.is_contiguous()) to.copy_from(landing);
 }
 

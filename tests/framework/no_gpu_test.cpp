@@ -7,6 +7,7 @@
 #include "framework/device.h"
 #include "framework/stream.h"
 #include "framework/tensor.h"
+#include "framework/upload.h"
 
 namespace evenkeel {
 namespace {
@@ -30,6 +31,7 @@ TEST_F(NoGpuTest, EverythingSaysWhyInOneSentence) {
     const std::function<void()> uses[] = {
         [] { Stream stream; },
         [] { Event event; },
+        [] { UploadRing ring; },
         [] { Stream::current().synchronize(); },
         [] { Buffer(1, Device::kCuda); },
         [] {

@@ -27,6 +27,7 @@ struct GraphExec {
     std::vector<std::shared_ptr<Lane>> lanes;        // but for the first, which is the stream's
     std::map<std::uint64_t, std::size_t> outliving;  // memory that the graph leaves allocated
     std::size_t peak_bytes = 0;
+    bool frees_on_launch = false;  // what the launch before left and nobody has freed
     OperationPtr last;
 };
 
@@ -68,12 +69,13 @@ void add_up_memory(GraphExec& exec) {
     }
 }
 
-cudaError_t instantiate(cudaGraphExec_t* handle, Graph& graph) {
+cudaError_t instantiate(cudaGraphExec_t* handle, Graph& graph, bool frees_on_launch) {
     // As on a GPU, where memory nodes have one address.
     if (graph.has_memory && graph.instantiated) return cudaErrorNotSupported;
     auto exec = std::make_unique<GraphExec>();
     exec->device = current_device();
     exec->nodes = graph.nodes;
+    exec->frees_on_launch = frees_on_launch;
     add_up_memory(*exec);
     DeviceAccount& account = account_of(exec->device);
     if (!account.make_room(exec->peak_bytes)) return cudaErrorMemoryAllocation;
@@ -94,19 +96,30 @@ cudaError_t launch_graph(GraphExec& exec, StreamState& stream) {
     if (exec.device != stream.device) return cudaErrorInvalidValue;
     const cudaError_t error = check_implicit_wait(stream);
     if (error != cudaSuccess) return error;
+    std::vector<OperationPtr> before = needs_of_next(stream);
+    before.push_back(exec.last);
     auto& blocks = memory_table().device;
     for (const auto& [address, bytes] : exec.outliving) {
         const auto found = blocks.find(address);
-        if (found != blocks.end() && found->second.kind == MemoryKind::kGraph) {
+        if (found == blocks.end() || found->second.kind != MemoryKind::kGraph) continue;
+        if (!exec.frees_on_launch) {
             report("cudaGraphLaunch: memory of the launch before is not freed");
             return cudaErrorInvalidValue;
         }
+        Task free;
+        free.what = "memory of the launch before";
+        free.bookkeeping = true;
+        free.work = [address = address] {
+            return [address] {
+                release(address);
+                return true;
+            };
+        };
+        before = {add_operation(std::move(free), stream.lane, std::move(before))};
     }
     for (const auto& [address, bytes] : exec.outliving) {
         blocks[address] = {bytes, exec.device, MemoryKind::kGraph};
     }
-    std::vector<OperationPtr> before = needs_of_next(stream);
-    before.push_back(exec.last);
     std::vector<OperationPtr> made;
     for (const Node& node : exec.nodes) {
         std::vector<OperationPtr> needs;
@@ -222,11 +235,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec,
     return api_call([&]() -> cudaError_t {
         Graph* const found = find_graph(graph);
         if (exec == nullptr || found == nullptr) return cudaErrorInvalidValue;
-        if (flags != 0) {
-            report("cudaGraphInstantiate: flags are not emulated");
+        if ((flags & ~cudaGraphInstantiateFlagAutoFreeOnLaunch) != 0) {
+            report("cudaGraphInstantiate: the flags are not emulated");
             return cudaErrorNotSupported;
         }
-        return instantiate(exec, *found);
+        return instantiate(exec, *found, flags != 0);
     });
 }
 

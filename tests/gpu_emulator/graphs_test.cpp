@@ -229,6 +229,27 @@ TEST_F(Graphs, MayLeaveMemoryThatIsFreedBeforeTheNextLaunch) {
     cudaGetLastError();
 }
 
+TEST_F(Graphs, FreeWhatTheLaunchBeforeLeftIfToldSo) {
+    float* memory = nullptr;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    ASSERT_EQ(cudaStreamBeginCapture(main_, cudaStreamCaptureModeThreadLocal), cudaSuccess);
+    cudaMallocAsync(reinterpret_cast<void**>(&memory), kBytes, main_);
+    cudaMemcpyAsync(memory, pinned_, kBytes, cudaMemcpyHostToDevice, main_);
+    ASSERT_EQ(cudaStreamEndCapture(main_, &graph), cudaSuccess);
+    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, cudaGraphInstantiateFlagAutoFreeOnLaunch),
+              cudaSuccess);
+    for (int run = 0; run < 3; ++run) {
+        fill_pinned(static_cast<float>(run));
+        ASSERT_EQ(cudaGraphLaunch(exec, main_), cudaSuccess);
+        ASSERT_EQ(cudaStreamSynchronize(main_), cudaSuccess);
+        EXPECT_EQ(value_of(memory), static_cast<float>(run));
+    }
+    ASSERT_EQ(cudaFreeAsync(memory, main_), cudaSuccess);
+    EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
+    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+}
+
 TEST_F(Graphs, RecordExternalEventsAtEachLaunch) {
     const cudaGraphExec_t exec = capture([&] {
         cudaMemsetAsync(a_, 0, kBytes, main_);
