@@ -136,7 +136,8 @@ double rope_magnitude(const RopeConfig& config) {
 RopeTable make_rope_table(const RopeConfig& config,
                           std::int64_t head_dim,
                           std::int64_t first,
-                          std::int64_t count) {
+                          std::int64_t count,
+                          Device device) {
     EVENKEEL_CHECK(first >= 0 && count >= 0, kOp, "positions: got ", count, " from ", first,
                    ", want 0 or more of each");
     const std::vector<double> frequencies = rope_frequencies(config, head_dim);
@@ -162,6 +163,8 @@ RopeTable make_rope_table(const RopeConfig& config,
             sin[t * pairs + p] = static_cast<float>(magnitude * std::sin(angle));
         }
     }
+    table.cos = table.cos.to(device);
+    table.sin = table.sin.to(device);
     return table;
 }
 

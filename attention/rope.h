@@ -44,7 +44,7 @@ std::vector<double> rope_frequencies(const RopeConfig& config, std::int64_t head
 double rope_magnitude(const RopeConfig& config);
 
 // cos and sin for positions first .. first + count - 1: angles in double, reduced in double, rounded
-// once to fp32. [count, R/2] each; undefined tensors when R is 0.
+// once to fp32, made on the CPU. [count, R/2] each; undefined tensors when R is 0.
 struct RopeTable {
     Tensor cos, sin;
     std::int64_t first = 0;
@@ -55,6 +55,7 @@ struct RopeTable {
 RopeTable make_rope_table(const RopeConfig& config,
                           std::int64_t head_dim,
                           std::int64_t first,
-                          std::int64_t count);
+                          std::int64_t count,
+                          Device device = Device::kCpu);
 
 }  // namespace evenkeel

@@ -10,6 +10,7 @@ namespace {
 constexpr const char* kOp = "attention";
 constexpr std::int64_t kMaxHeads = 1 << 20;  // far more than fit, few enough to multiply
 constexpr std::array<std::int64_t, 7> kHeadDims{32, 64, 80, 96, 128, 192, 256};
+constexpr std::array<std::int64_t, 4> kCudaHeadDims{64, 96, 128, 256};
 
 bool divides(std::int64_t a, std::int64_t b) { return a > 0 && b % a == 0; }
 
@@ -31,7 +32,7 @@ void check_heads(const AttentionConfig& config, std::int64_t tensor_parallel) {
                         ": change one of the two");
 }
 
-void check_head_dim(const AttentionConfig& config) {
+void check_head_dim(const AttentionConfig& config, Device device) {
     const std::int64_t D = config.head_dim;
     EVENKEEL_CHECK_CODE(D % 2 == 0 || config.rope.rotary_fraction == 0.0, ErrorCode::kConfig, kOp,
                         "model.attention.head_dim: got ", D,
@@ -39,6 +40,11 @@ void check_head_dim(const AttentionConfig& config) {
     const bool supported = std::find(kHeadDims.begin(), kHeadDims.end(), D) != kHeadDims.end();
     EVENKEEL_CHECK_CODE(supported, ErrorCode::kConfig, kOp, "model.attention.head_dim: got ", D,
                         ", want one of 32, 64, 80, 96, 128, 192, 256");
+    const bool on_device =
+        device == Device::kCpu ||
+        std::find(kCudaHeadDims.begin(), kCudaHeadDims.end(), D) != kCudaHeadDims.end();
+    EVENKEEL_CHECK_CODE(on_device, ErrorCode::kConfig, kOp, "model.attention.head_dim: got ", D,
+                        ", want one of 64, 96, 128, 256, which the kernels for GPUs have");
     rope_frequencies(config.rope, D);  // checks attention.rope
 }
 
@@ -56,8 +62,8 @@ Parameter make_gain(const ProcessGrid& grid,
     const bool shared = config.gain == QkNormConfig::Gain::kSharedChannel;
     const Sharding sharding = shared ? Sharding::replicated(rank, size)
                                      : Sharding::sharded_by_head(0, heads, 1, rank, size);
-    Parameter gain = make_parameter(name, shared ? Shape{head_dim} : Shape{heads, head_dim},
-                                    sharding, DType::kFloat32);
+    Parameter gain = declare_parameter(name, shared ? Shape{head_dim} : Shape{heads, head_dim},
+                                       sharding, DType::kFloat32);
     // A rank's heads see a shared gain only in part.
     gain.gradient_sum = shared ? GradientSum::kTensorParallel : kv_gradient_sum(sharding);
     gain.weight_decay = config.gain_weight_decay;
@@ -81,7 +87,8 @@ std::int64_t positions_end(const Tensor& x, const SequenceLayout& layout) {
     if (!layout.positions.defined()) return x.size(1);
     check_shape(kOp, "positions", layout.positions, {x.size(0), x.size(1)});
     check_dtype(kOp, "positions", layout.positions, DType::kInt32);
-    const Tensor positions = layout.positions.contiguous();
+    if (layout.positions_end > 0) return layout.positions_end;
+    const Tensor positions = layout.positions.to(Device::kCpu).contiguous();
     const std::int32_t* values = positions.data<std::int32_t>();
     std::int64_t end = 0;
     for (std::int64_t i = 0; i < positions.numel(); ++i) {
@@ -114,9 +121,9 @@ void AttentionConfig::visit_fields(ConfigVisitor& v) {
     v.section("rope", rope, "rotary position embedding");
 }
 
-void AttentionConfig::validate(std::int64_t tensor_parallel) const {
+void AttentionConfig::validate(std::int64_t tensor_parallel, Device device) const {
     check_heads(*this, tensor_parallel);
-    check_head_dim(*this);
+    check_head_dim(*this, device);
     EVENKEEL_CHECK_CODE(window >= 0, ErrorCode::kConfig, kOp, "model.attention.window: got ",
                         window, ", want a number of tokens, or 0 for no limit");
     EVENKEEL_CHECK_CODE(std::isfinite(softmax_scale) && softmax_scale >= 0.0, ErrorCode::kConfig,
@@ -137,7 +144,7 @@ TensorParallelAttention::TensorParallelAttention(const ProcessGrid& grid,
                                                  DType type,
                                                  const std::string& prefix)
     : grid_(grid), config_(config), type_(type) {
-    config_.validate(grid.tp_size());
+    config_.validate(grid.tp_size(), grid.device());
     const std::int64_t H = config_.num_heads, K = config_.num_kv_heads, D = config_.head_dim;
     const int rank = grid.tp_rank(), size = grid.tp_size();
     const Sharding query = Sharding::sharded_by_head(0, H, D, rank, size);
@@ -187,7 +194,7 @@ const RopeTable& TensorParallelAttention::rope_table(std::int64_t positions) {
     if (rope_.count < positions) {
         // Twice as long as before at least, so that decoding token by token seldom makes one.
         rope_ = make_rope_table(config_.rope, config_.head_dim, 0,
-                                std::max(positions, 2 * rope_.count));
+                                std::max(positions, 2 * rope_.count), grid_.device());
     }
     return rope_;
 }
@@ -221,18 +228,18 @@ Tensor TensorParallelAttention::forward(const Tensor& x,
 
     saved.q = q, saved.k = k;  // rotated where they are, unless backward needs them as they were
     if (has_norm()) {
-        saved.q = Tensor::uninitialized(q.shape(), type_);
-        saved.k = Tensor::uninitialized(k.shape(), type_);
-        saved.rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32);
-        saved.rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32);
+        saved.q = Tensor::uninitialized(q.shape(), type_, x.device());
+        saved.k = Tensor::uninitialized(k.shape(), type_, x.device());
+        saved.rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32, x.device());
+        saved.rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32, x.device());
     }
     const RopeTable& rope = rope_table(positions_end(x, layout));
     const QkNormRopePart rows[] = {{q, q_gain_.value, saved.q, saved.rstd_q},
                                    {k, k_gain_.value, saved.k, saved.rstd_k}};
     qk_norm_rope_forward(rows, rope, layout.positions, norm_options());
 
-    saved.out = Tensor::uninitialized(q.shape(), type_);
-    saved.lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32);
+    saved.out = Tensor::uninitialized(q.shape(), type_, x.device());
+    saved.lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32, x.device());
     flash_attention_forward(saved.q, saved.k, v, attention_options(layout), saved.out, saved.lse,
                             stats);
     return output_->forward(saved.out.view({B, T, local_heads_ * config_.head_dim}));
@@ -246,7 +253,7 @@ Tensor TensorParallelAttention::backward(const Tensor& dy,
         output_->backward(dy, saved.out.view({B, T, local_heads_ * config_.head_dim}))
             .view(saved.out.shape());  // [B, T, H/P, D]
 
-    const Tensor dqkv = Tensor::uninitialized(saved.qkv.shape(), type_);
+    const Tensor dqkv = Tensor::uninitialized(saved.qkv.shape(), type_, dy.device());
     const Tensor dq = heads(dqkv, 0), dk = heads(dqkv, 1), dv = heads(dqkv, 2);
     flash_attention_backward(saved.q, saved.k, heads(saved.qkv, 2), saved.out, saved.lse, dout,
                              attention_options(layout), dq, dk, dv);
@@ -261,7 +268,8 @@ Tensor TensorParallelAttention::backward(const Tensor& dy,
 
 KvCache TensorParallelAttention::make_cache(std::int64_t batch, std::int64_t capacity) const {
     const Shape shape{batch, capacity, local_kv_heads_, config_.head_dim};
-    return {Tensor::uninitialized(shape, type_), Tensor::uninitialized(shape, type_), 0};
+    const auto memory = [&] { return Tensor::uninitialized(shape, type_, grid_.device()); };
+    return {memory(), memory(), 0};
 }
 
 Tensor TensorParallelAttention::decode(const Tensor& x, KvCache& cache) {
@@ -276,9 +284,10 @@ Tensor TensorParallelAttention::decode(const Tensor& x, KvCache& cache) {
 
     const Tensor qkv = qkv_->forward(x);
     const Tensor q = heads(qkv, 0);
-    const Tensor turned_q = has_norm() ? Tensor::uninitialized(q.shape(), type_) : q;
-    const Tensor rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32);
-    const Tensor rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32);
+    const Tensor turned_q = has_norm() ? Tensor::uninitialized(q.shape(), type_, x.device()) : q;
+    const Tensor rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32, x.device());
+    const Tensor rstd_k =
+        Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32, x.device());
     const RopeTable rope = rows_from(rope_table(end), begin, T);
     const QkNormRopePart rows[] = {
         {q, q_gain_.value, turned_q, rstd_q},
@@ -287,8 +296,8 @@ Tensor TensorParallelAttention::decode(const Tensor& x, KvCache& cache) {
     cache.v.slice(1, begin, end).copy_from(heads(qkv, 2));
     cache.length = end;
 
-    const Tensor out = Tensor::uninitialized(q.shape(), type_);
-    const Tensor lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32);
+    const Tensor out = Tensor::uninitialized(q.shape(), type_, x.device());
+    const Tensor lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32, x.device());
     flash_attention_forward(turned_q, cache.k.slice(1, 0, end), cache.v.slice(1, 0, end),
                             attention_options({}), out, lse, nullptr);
     return output_->forward(out.view({B, T, local_heads_ * config_.head_dim}));

@@ -46,7 +46,7 @@ struct AttentionConfig {
     void visit_fields(ConfigVisitor& v);
     // Throws kConfig naming the key to change: head counts against each other and against P, head_dim
     // against the kernels and RoPE, and every number that has no meaning.
-    void validate(std::int64_t tensor_parallel) const;
+    void validate(std::int64_t tensor_parallel, Device device = Device::kCpu) const;
 };
 
 // What forward keeps for backward.
@@ -61,7 +61,9 @@ struct AttentionSaved {
 
 // Where the tokens of a batch stand.
 struct SequenceLayout {
-    Tensor positions;                      // [B, T] int32, undefined: 0 .. T-1
+    Tensor positions;  // [B, T] int32, undefined: 0 .. T-1
+    // One more than the largest position; 0: read from `positions`, which on CUDA the host waits for.
+    std::int64_t positions_end = 0;
     std::vector<std::int32_t> cu_seqlens;  // see AttentionMask; positions then restart per document
 };
 

@@ -3,36 +3,9 @@
 #include <cmath>
 
 #include "framework/adamw_cpu.h"
+#include "framework/adamw_cuda.h"
 
 namespace evenkeel {
-namespace {
-
-void check_state(const Parameter& parameter, const char* what, const Tensor& tensor) {
-    const std::string name = parameter.name + "'s " + what;
-    check_shape("adamw_step", name.c_str(), tensor, parameter.local_shape());
-    EVENKEEL_CHECK_CODE(tensor.device() == Device::kCpu, ErrorCode::kNotBuilt, "adamw_step", name,
-                        ": device: got cuda, want cpu");
-    EVENKEEL_CHECK(tensor.is_contiguous(), "adamw_step", name, ": got strides ",
-                   to_string(tensor.strides()), ", want a contiguous tensor");
-}
-
-void check_parameter(const Parameter& parameter) {
-    check_state(parameter, "value", parameter.value);
-    check_state(parameter, "master", parameter.master);
-    check_state(parameter, "gradient", parameter.grad);
-    check_state(parameter, "first moment", parameter.exp_avg);
-    check_state(parameter, "second moment", parameter.exp_avg_sq);
-    for (const Tensor& tensor :
-         {parameter.master, parameter.grad, parameter.exp_avg, parameter.exp_avg_sq}) {
-        check_dtype("adamw_step", parameter.name.c_str(), tensor, DType::kFloat32);
-    }
-    EVENKEEL_CHECK(parameter.value.dtype() == DType::kBFloat16 ||
-                       parameter.value.raw() == parameter.master.raw(),
-                   "adamw_step", parameter.name, ": got an ", name_of(parameter.value.dtype()),
-                   " value apart from its master, want ", "one that shares its memory");
-}
-
-}  // namespace
 
 void AdamWConfig::visit_fields(ConfigVisitor& v) {
     v.field("beta1", beta1, "decay of the mean of gradients");
@@ -53,18 +26,23 @@ void AdamWConfig::validate() const {
           "0 or more");
 }
 
-void adamw_step(const ParameterList& parameters,
+void adamw_step(const ParameterBuckets& buckets,
                 const AdamWConfig& config,
                 double lr,
-                double grad_scale,
+                double clip_norm,
+                const Tensor& numbers,
                 std::int64_t step) {
+    constexpr const char* kOp = "adamw_step";
     config.validate();
-    EVENKEEL_CHECK(step >= 1, "adamw_step", "step: got ", step, ", want 1 or more");
-    for (const Parameter* parameter : parameters) check_parameter(*parameter);
+    EVENKEEL_CHECK(step >= 1, kOp, "step: got ", step, ", want 1 or more");
+    EVENKEEL_CHECK(clip_norm >= 0.0, kOp, "clip_norm: got ", clip_norm, ", want 0 or more");
+    check_shape(kOp, "numbers", numbers, {2});
+    check_dtype(kOp, "numbers", numbers, DType::kFloat64);
+    EVENKEEL_CHECK(numbers.device() == buckets.device(), kOp, "numbers: got a tensor on ",
+                   name_of(numbers.device()), ", want ", name_of(buckets.device()));
 
     const auto t = static_cast<double>(step);
     AdamWScalars s;
-    s.grad_scale = static_cast<float>(grad_scale);
     s.beta1 = static_cast<float>(config.beta1);
     s.one_minus_beta1 = static_cast<float>(1.0 - config.beta1);
     s.beta2 = static_cast<float>(config.beta2);
@@ -73,11 +51,17 @@ void adamw_step(const ParameterList& parameters,
     s.root_scale = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(config.beta2, t)));
     s.epsilon = static_cast<float>(config.epsilon);
     s.decay = static_cast<float>(lr * config.weight_decay);
-    cpu::adamw_step(parameters, s);
-}
-
-void zero_gradients(const ParameterList& parameters) {
-    for (const Parameter* parameter : parameters) parameter->grad.zero();
+    switch (buckets.device()) {
+        case Device::kCpu: {
+            const double loss = numbers.data<double>()[kLossIndex];
+            const double norm = std::sqrt(numbers.data<double>()[kSquaredNormIndex]);
+            if (!std::isfinite(loss) || !std::isfinite(norm)) return;
+            const bool clip = clip_norm > 0.0 && norm > clip_norm;
+            return cpu::adamw_step(buckets, s, static_cast<float>(clip ? clip_norm / norm : 1.0));
+        }
+        case Device::kCuda:
+            throw_error(ErrorCode::kNotBuilt, kOp, "device: got cuda, want cpu");
+    }
 }
 
 }  // namespace evenkeel

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "framework/config.h"
-#include "framework/parameter.h"
+#include "framework/parameter_buckets.h"
 
 namespace evenkeel {
 
@@ -18,19 +18,23 @@ struct AdamWConfig {
     void validate() const;  // throws kConfig
 };
 
+// What a step's update depends on beside the gradients: {mean loss, squared gradient norm}, [2] fp64 on the
+// model's device.
+constexpr std::int64_t kLossIndex = 0, kSquaredNormIndex = 1;
+
 // One update of every parameter, number `step` counting from 1 (for the bias correction):
-//   g = grad * grad_scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
+//   g = grad * scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
 //   w -= lr * ( m / (1-b1^step) / (sqrt(v / (1-b2^step)) + eps) + weight_decay * w )
-// in fp32, then refreshes each value from its master. Gradients are left as they are. Element-wise and
-// of correctly rounded operations only, so the result depends neither on threads nor on how parameters
-// are sharded. Tensors of a parameter must be contiguous; NaN and infinity pass through.
-void adamw_step(const ParameterList& parameters,
+// in fp32, then refreshes each value from its master. `numbers` [2] fp64 is on the buckets' device: scale is
+// clip_norm / norm where the norm is larger and clip_norm is not 0, else 1; nothing changes unless both
+// numbers are finite. Gradients are left as they are. Element-wise and of correctly rounded operations only,
+// so the result depends neither on threads nor on the device nor on how parameters are sharded; NaN and
+// infinity pass through. Waits for nothing on CUDA.
+void adamw_step(const ParameterBuckets& buckets,
                 const AdamWConfig& config,
                 double lr,
-                double grad_scale,
+                double clip_norm,
+                const Tensor& numbers,
                 std::int64_t step);
-
-// Sets every gradient to zero.
-void zero_gradients(const ParameterList& parameters);
 
 }  // namespace evenkeel

@@ -17,8 +17,9 @@ namespace {
 constexpr std::int64_t kBlock = 2048;  // 4 fp32 arrays: 32 KiB
 
 struct Block {
-    const Parameter* parameter;
+    const ParameterBucket* bucket;
     std::int64_t begin, end;
+    bool decays;
 };
 
 __attribute__((target_clones("avx512f", "avx2", "default"))) void update_rows(
@@ -28,9 +29,10 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void update_rows(
     float* __restrict__ exp_avg_sq,
     float* __restrict__ master,
     const AdamWScalars s,
+    float grad_scale,
     float decay) {
     for (std::int64_t i = 0; i < count; ++i) {
-        const float g = grad[i] * s.grad_scale;
+        const float g = grad[i] * grad_scale;
         const float m = s.beta1 * exp_avg[i] + s.one_minus_beta1 * g;
         const float v = s.beta2 * exp_avg_sq[i] + s.one_minus_beta2 * (g * g);
         const float w = master[i];
@@ -40,31 +42,35 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) void update_rows(
     }
 }
 
-void update_block(const Block& block, const AdamWScalars& scalars) {
-    const Parameter& p = *block.parameter;
+void update_block(const Block& block, const AdamWScalars& scalars, float grad_scale) {
+    const ParameterBucket& bucket = *block.bucket;
     const std::int64_t count = block.end - block.begin;
-    float* master = p.master.data<float>() + block.begin;
-    update_rows(count, p.grad.data<float>() + block.begin, p.exp_avg.data<float>() + block.begin,
-                p.exp_avg_sq.data<float>() + block.begin, master, scalars,
-                p.weight_decay ? scalars.decay : 0.0f);
-    if (p.value.dtype() == DType::kBFloat16) {
-        narrow(master, p.value.data<bfloat16>() + block.begin, count);
+    float* master = bucket.master.data<float>() + block.begin;
+    update_rows(count, bucket.grad.data<float>() + block.begin,
+                bucket.exp_avg.data<float>() + block.begin,
+                bucket.exp_avg_sq.data<float>() + block.begin, master, scalars, grad_scale,
+                block.decays ? scalars.decay : 0.0f);
+    if (bucket.value.dtype() == DType::kBFloat16) {
+        narrow(master, bucket.value.data<bfloat16>() + block.begin, count);
     }
 }
 
 }  // namespace
 
-void adamw_step(const ParameterList& parameters, const AdamWScalars& scalars) {
+void adamw_step(const ParameterBuckets& buckets, const AdamWScalars& scalars, float grad_scale) {
     std::vector<Block> blocks;
-    for (const Parameter* parameter : parameters) {
-        const std::int64_t count = parameter->master.numel();
-        for (std::int64_t begin = 0; begin < count; begin += kBlock) {
-            blocks.push_back({parameter, begin, std::min(begin + kBlock, count)});
+    for (const ParameterBucket& bucket : buckets.list()) {
+        for (const ParameterChunk& chunk : bucket.chunks) {
+            const std::int64_t chunk_end = chunk.begin + chunk.count;
+            for (std::int64_t begin = chunk.begin; begin < chunk_end; begin += kBlock) {
+                blocks.push_back(
+                    {&bucket, begin, std::min(begin + kBlock, chunk_end), chunk.decays()});
+            }
         }
     }
     const auto num_blocks = static_cast<std::int64_t>(blocks.size());
 #pragma omp parallel for schedule(static)
-    for (std::int64_t i = 0; i < num_blocks; ++i) update_block(blocks[i], scalars);
+    for (std::int64_t i = 0; i < num_blocks; ++i) update_block(blocks[i], scalars, grad_scale);
 }
 
 }  // namespace evenkeel::cpu

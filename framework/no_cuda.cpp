@@ -1,6 +1,8 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
+#include "framework/adamw_cuda.h"
 #include "framework/device_cuda.h"
 #include "framework/gemm_cuda.h"
+#include "framework/gradient_norm_cuda.h"
 #include "framework/graph.h"
 #include "framework/stream.h"
 #include "framework/upload.h"
@@ -61,6 +63,12 @@ void fill(const Tensor&, float) { throw_not_built("Tensor::fill"); }
 void copy(const Tensor&, const Tensor&) { throw_not_built("Tensor::copy_from"); }
 void gemm(const Tensor&, const Tensor&, const Tensor&, const GemmOptions&) {
     throw_not_built("gemm");
+}
+void adamw_step(const ParameterBuckets&, const AdamWScalars&, double, const Tensor&) {
+    throw_not_built("adamw_step");
+}
+void add_squared_gradient_norm(const ParameterBuckets&, const Tensor&) {
+    throw_not_built("add_squared_gradient_norm");
 }
 
 }  // namespace cuda

@@ -54,38 +54,19 @@ void Parameter::refresh_value() const {
     if (value.raw() != master.raw()) value.copy_from(master);
 }
 
-Parameter make_parameter(const std::string& name,
-                         const Shape& global_shape,
-                         const Sharding& sharding,
-                         DType dtype) {
-    Parameter parameter;
-    parameter.global_shape = global_shape;
-    parameter.sharding = sharding;
-    const Shape local = parameter.local_shape();
-    return make_parameter(name, global_shape, sharding, Tensor::zeros(local, dtype),
-                          Tensor::zeros(local, DType::kFloat32));
-}
-
-Parameter make_parameter(const std::string& name,
-                         const Shape& global_shape,
-                         const Sharding& sharding,
-                         const Tensor& value,
-                         const Tensor& grad) {
-    EVENKEEL_CHECK(!global_shape.empty(), "make_parameter", name,
+Parameter declare_parameter(const std::string& name,
+                            const Shape& global_shape,
+                            const Sharding& sharding,
+                            DType dtype) {
+    EVENKEEL_CHECK(!global_shape.empty(), "declare_parameter", name,
                    ": got shape [], want at least one dimension ([1] for a scalar)");
+    EVENKEEL_CHECK(dtype == DType::kFloat32 || dtype == DType::kBFloat16, "declare_parameter", name,
+                   ": got ", name_of(dtype), ", want fp32 or bf16");
     Parameter parameter;
     parameter.name = name;
     parameter.global_shape = global_shape;
     parameter.sharding = sharding;
-    const Shape local = parameter.local_shape();
-    check_shape("make_parameter", name.c_str(), value, local);
-    check_shape("make_parameter", name.c_str(), grad, local);
-    parameter.value = value;
-    parameter.grad = grad;
-    parameter.master =
-        value.dtype() == DType::kFloat32 ? value : Tensor::zeros(local, DType::kFloat32);
-    parameter.exp_avg = Tensor::zeros(local, DType::kFloat32);
-    parameter.exp_avg_sq = Tensor::zeros(local, DType::kFloat32);
+    parameter.dtype = dtype;
     return parameter;
 }
 
@@ -99,13 +80,16 @@ void init_normal(const Parameter& parameter, double standard_deviation, std::uin
     for (int i = 0; i < dim; ++i) outer *= global[i];
     for (std::size_t i = dim + 1; i < global.size(); ++i) inner *= global[i];
     const std::int64_t local_extent = parameter.local_shape()[dim];
-    float* master = parameter.master.data<float>();
+    const Tensor weights =
+        Tensor::uninitialized(parameter.local_shape(), DType::kFloat32);  // made on the CPU
+    float* weight = weights.data<float>();
     for (std::int64_t o = 0; o < outer; ++o) {
         const std::int64_t first = (o * global[dim] + begin) * inner;
         for (std::int64_t i = 0; i < local_extent * inner; ++i) {
-            *master++ = static_cast<float>(standard_deviation * rng.normal(first + i));
+            *weight++ = static_cast<float>(standard_deviation * rng.normal(first + i));
         }
     }
+    parameter.master.copy_from(weights);
     parameter.refresh_value();
 }
 

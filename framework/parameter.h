@@ -52,13 +52,17 @@ struct Parameter {
     std::string name;  // "layers.3.attention.q_gain"
     Shape global_shape;
     Sharding sharding;
+    DType dtype = DType::kFloat32;  // of value
     GradientSum gradient_sum = GradientSum::kNone;
     bool weight_decay = true;
+    // Lies directly behind the parameter before it in the list, as the next rows of one matrix that is
+    // used whole (Tensor::joined).
+    bool joins_previous = false;
 
-    Tensor value;  // local shape, what forward and backward read: fp32 or bf16
-    Tensor
-        master;   // local shape, fp32: what the optimizer updates; shares value's memory when fp32
-    Tensor grad;  // local shape, fp32: backward adds to it
+    // Memory, undefined until ParameterBuckets gives it.
+    Tensor value;   // local shape, what forward and backward read: fp32 or bf16
+    Tensor master;  // local shape, fp32: what the optimizer updates; value itself when that is fp32
+    Tensor grad;    // local shape, fp32: backward adds to it
     Tensor exp_avg, exp_avg_sq;  // local shape, fp32: AdamW's moments
 
     Shape local_shape() const;
@@ -66,26 +70,18 @@ struct Parameter {
     void refresh_value() const;
 };
 
-// Memory for a parameter: zero master, gradient and moments, value in the given type.
-Parameter make_parameter(const std::string& name,
-                         const Shape& global_shape,
-                         const Sharding& sharding,
-                         DType dtype);
-
-// The same when value and grad are slices of a larger fused tensor (W_q in W_qkv): both are local-shape
-// contiguous views that the layer made; fp32 values serve as their own master.
-Parameter make_parameter(const std::string& name,
-                         const Shape& global_shape,
-                         const Sharding& sharding,
-                         const Tensor& value,
-                         const Tensor& grad);
+// A parameter without memory; global_shape has at least one dimension ([1] for a scalar).
+Parameter declare_parameter(const std::string& name,
+                            const Shape& global_shape,
+                            const Sharding& sharding,
+                            DType dtype);
 
 // Fills master (then value) with normal numbers of the given standard deviation, keyed by (seed,
 // parameter name, index in the global tensor): the same weights at any tensor-parallel size.
 void init_normal(const Parameter& parameter, double standard_deviation, std::uint64_t seed);
 void init_constant(const Parameter& parameter, float value);
 
-// Layers own their parameters; everything else sees them through this list, in one order that is the
+// Layers declare and own their parameters; everything else sees them through this list, in one order that is the
 // same on all ranks.
 using ParameterList = std::vector<Parameter*>;
 

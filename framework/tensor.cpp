@@ -185,6 +185,22 @@ Tensor Tensor::slice(int dim, std::int64_t begin, std::int64_t end) const {
     return result;
 }
 
+Tensor Tensor::joined(const Tensor& first, const Tensor& second) {
+    constexpr const char* kOp = "Tensor::joined";
+    EVENKEEL_CHECK(first.is_contiguous() && second.is_contiguous() && first.rank() > 0, kOp,
+                   "strides: got ", to_string(first.strides_), " and ", to_string(second.strides_),
+                   ", want contiguous tensors");
+    Shape shape = second.shape_;
+    if (!shape.empty()) shape[0] = first.size(0);
+    check_shape(kOp, "first", first, shape);
+    check_dtype(kOp, "second", second, first.dtype_);
+    EVENKEEL_CHECK(first.buffer_ == second.buffer_ && first.offset_ + first.numel() == second.offset_,
+                   kOp, "second: got a tensor elsewhere, want one that lies directly behind the first");
+    Tensor result = first;
+    result.shape_[0] += second.size(0);
+    return result;
+}
+
 Tensor Tensor::view(const Shape& shape) const {
     EVENKEEL_CHECK(num_elements(shape) == numel(), "Tensor::view", "shape: got ", to_string(shape),
                    ", want as many elements as ", to_string(shape_));

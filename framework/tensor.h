@@ -51,6 +51,8 @@ class Tensor {
     // Same elements, other shape. The strided dimensions must stay as they are: a row-strided
     // [B, T, H*D] becomes [B, T, H, D], a contiguous tensor anything of equal size.
     Tensor view(const Shape& shape) const;
+    // Two contiguous slices of one tensor, `second` directly behind `first`, as one along dimension 0.
+    static Tensor joined(const Tensor& first, const Tensor& second);
 
     // New memory.
     Tensor contiguous() const;  // this, if it is already

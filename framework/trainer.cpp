@@ -62,6 +62,7 @@ struct StepOutcome {
     double grad_norm = 0.0;
     double lr = 0.0;
     double seconds = 0.0;
+    double exposed_seconds = 0.0;  // of waiting for other ranks
     bool skipped = false;
 };
 
@@ -92,6 +93,7 @@ class TrainingRun {
   private:
     void start_or_resume();
     Batch micro_batch(std::int64_t index) const;
+    std::vector<Batch> micro_batches() const;
     StepOutcome take_step();
     void handle_non_finite(const StepOutcome& outcome);
     void record(const StepOutcome& outcome, std::optional<double> validation_loss, bool last);
@@ -154,35 +156,34 @@ Batch TrainingRun::micro_batch(std::int64_t index) const {
     return data_.train_batch(sequences);
 }
 
+std::vector<Batch> TrainingRun::micro_batches() const {
+    std::vector<Batch> batches;
+    for (std::int64_t i = 0; i < accumulation_; ++i) batches.push_back(micro_batch(i));
+    return batches;
+}
+
 StepOutcome TrainingRun::take_step() {
     const auto start = Clock::now();
-    const ParameterList& parameters = model_.parameters();
     StepOutcome outcome;
     outcome.lr = learning_rate(schedule_, state_.step, config_.steps);
-    zero_gradients(parameters);
-    const double share = 1.0 / static_cast<double>(accumulation_);
-    for (std::int64_t i = 0; i < accumulation_; ++i) {
-        outcome.loss += share * model_.forward_backward(micro_batch(i), share);
-    }
-    outcome.loss = model_.data_parallel_mean(outcome.loss);
-    model_.reduce_gradients();
-    outcome.grad_norm = model_.gradient_norm();
-    // Both numbers are the same on all ranks, so all decide alike.
+    const Tensor on_device = compute_gradients(model_, micro_batches());
+    // The same numbers on all ranks, so all decide alike.
+    adamw_step(model_.buckets(), optimizer_, outcome.lr, config_.clip_norm, on_device,
+               state_.updates + 1);
+    // On a GPU all of the step has only been asked for so far: this is where the host waits for it.
+    const Tensor numbers = on_device.to(Device::kCpu);
+    outcome.loss = numbers.data<double>()[kLossIndex];
+    outcome.grad_norm = std::sqrt(numbers.data<double>()[kSquaredNormIndex]);
     outcome.skipped = !std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm);
-    if (!outcome.skipped) {
-        const bool clip = config_.clip_norm > 0.0 && outcome.grad_norm > config_.clip_norm;
-        const double scale = clip ? config_.clip_norm / outcome.grad_norm : 1.0;
-        adamw_step(parameters, optimizer_, outcome.lr, scale, ++state_.updates);
-    }
+    if (!outcome.skipped) ++state_.updates;
     outcome.seconds = seconds_since(start);
+    outcome.exposed_seconds = model_.take_exposed_seconds();
     return outcome;
 }
 
 // Names the place; throws when the configuration says so.
 void TrainingRun::handle_non_finite(const StepOutcome& outcome) {
-    std::vector<Batch> batches;
-    for (std::int64_t i = 0; i < accumulation_; ++i) batches.push_back(micro_batch(i));
-    const std::string place = model_.locate_non_finite(batches);
+    const std::string place = model_.locate_non_finite(micro_batches());
     const std::string what =
         concat("step ", state_.step + 1, ": loss ", outcome.loss, ", gradient norm ",
                outcome.grad_norm, "; the first value that is not finite is in ",
@@ -208,6 +209,7 @@ void TrainingRun::show_progress(const MetricRecord& record, bool last) {
     for (const auto& [name, value] : record.scalars) {
         if (name == "loss") line += "  loss " + fixed(value, 4);
         if (name == "tokens_per_second") line += "  " + fixed(value, 0) + " tokens/s";
+        if (name == "exposed_communication") line += "  waits " + fixed(100.0 * value, 1) + " %";
         if (name == "max_logit_max") line += "  max logit " + fixed(value, 2);
         if (name == "entropy_mean") line += "  entropy " + fixed(value, 2);
         if (name == "validation_loss") line += "  validation loss " + fixed(value, 4);
@@ -228,6 +230,10 @@ void TrainingRun::record(const StepOutcome& outcome,
         {"grad_norm", outcome.grad_norm},
         {"tokens_per_second",
          static_cast<double>(config_.batch_size * config_.seq_len) / outcome.seconds}};
+    if (outcome.exposed_seconds > 0.0) {
+        record.scalars.emplace_back("exposed_communication",
+                                    outcome.exposed_seconds / outcome.seconds);
+    }
     if (validation_loss.has_value()) {
         record.scalars.emplace_back("validation_loss", *validation_loss);
     }
@@ -312,6 +318,19 @@ TrainResult TrainingRun::run(const std::string& config_json) {
 }
 
 }  // namespace
+
+Tensor compute_gradients(TrainableModel& model, std::span<const Batch> micro_batches) {
+    const ParameterBuckets& buckets = model.buckets();
+    buckets.zero_gradients();
+    const Tensor numbers = Tensor::zeros({2}, DType::kFloat64, buckets.device());
+    const Tensor loss = numbers.slice(0, kLossIndex, kLossIndex + 1);
+    const double share = 1.0 / static_cast<double>(micro_batches.size());
+    for (std::size_t i = 0; i < micro_batches.size(); ++i) {
+        model.forward_backward(micro_batches[i], share, i + 1 == micro_batches.size(), loss);
+    }
+    model.reduce_gradients(numbers);
+    return numbers;
+}
 
 TrainResult train(TrainableModel& model,
                   const ByteDataset& data,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,21 +23,31 @@ class TrainableModel {
     virtual ~TrainableModel() = default;
 
     virtual const ParameterList& parameters() = 0;
+    virtual const ParameterBuckets& buckets() = 0;  // their memory
 
-    // Forward and backward of this rank's part of a micro-batch; adds loss_scale times the gradient of
-    // the mean loss. Collective over tensor-parallel ranks. Returns the unscaled mean loss of the
-    // tokens that this data-parallel rank saw.
-    virtual double forward_backward(const Batch& batch, double loss_scale) = 0;
+    // Forward and backward of this rank's part of a micro-batch: adds loss_scale times the gradient of
+    // the mean loss of the tokens that this data-parallel rank sees, and loss_scale times that loss to
+    // `loss` [1] fp64 on the buckets' device. `last` is true for the step's last micro-batch: gradients
+    // are then reduced as they become complete. Collective over all ranks. On CUDA the host waits for
+    // nothing.
+    virtual void forward_backward(const Batch& batch,
+                                  double loss_scale,
+                                  bool last,
+                                  const Tensor& loss) = 0;
     // Forward only: mean loss of this data-parallel rank's tokens.
     virtual double evaluate(const Batch& batch) = 0;
 
-    // Sums partial gradients over tensor-parallel ranks as each parameter declares and averages over
-    // data-parallel ranks. Collective.
-    virtual void reduce_gradients() = 0;
-    // L2 norm of the whole gradient, every element of every global tensor counted once. Collective.
-    virtual double gradient_norm() = 0;
+    // Ends what forward_backward has begun: partial gradients are summed over tensor-parallel ranks as each
+    // parameter declares and averaged over data-parallel ranks. `numbers` [2] fp64 on the buckets' device
+    // holds this rank's loss; on return, on all ranks, the mean loss and the squared L2 norm of the whole
+    // gradient, every element of every global tensor counted once. Collective; waits for nothing on CUDA.
+    virtual void reduce_gradients(const Tensor& numbers) = 0;
     // Mean over the data-parallel ranks. Collective.
     virtual double data_parallel_mean(double value) = 0;
+
+    // Seconds since the last call in which this rank had nothing to do but wait for others (on CUDA its
+    // GPU); called after the step's numbers have been read.
+    virtual double take_exposed_seconds() { return 0.0; }
 
     // Per-layer, per-head numbers gathered since the last call, over all ranks. Collective.
     virtual std::vector<MetricTable> head_metrics() = 0;
@@ -60,6 +71,11 @@ class TrainableModel {
     // For the tokens/s and FLOP/s lines: FLOPs of one token forward and backward.
     virtual double flops_per_token(std::int64_t seq_len) const = 0;
 };
+
+// The passes of one training step: gradients from zero over this rank's micro-batches, reduced. Returns
+// {mean loss, squared gradient norm}, [2] fp64 on the model's device: see adamw_step. Collective; on CUDA the
+// host waits for nothing.
+Tensor compute_gradients(TrainableModel& model, std::span<const Batch> micro_batches);
 
 struct TrainerConfig {
     enum class NonFinite { kEnd, kSkip };

@@ -48,11 +48,8 @@ class Stepper {
         : model_(grid, config, 1), batch_(random_batch()) {}
 
     void step() {
-        zero_gradients(model_.parameters());
-        model_.forward_backward(batch_, 1.0);
-        model_.reduce_gradients();
-        model_.gradient_norm();
-        adamw_step(model_.parameters(), {}, 1e-4, 1.0, ++count_);
+        const Tensor numbers = compute_gradients(model_, {&batch_, 1});
+        adamw_step(model_.buckets(), {}, 1e-4, 0.0, numbers, ++count_);
         model_.head_metrics();
     }
     double flops() const { return kBatch * kTokens * model_.flops_per_token(kTokens); }

@@ -12,7 +12,7 @@ namespace evenkeel {
 void run_eval(const EvalCommand& command, Communicator& world) {
     SavedRun run = open_saved_run(command.run, command.overrides, world.size());
     run.config.validate(world.size());
-    const ProcessGrid grid(world, run.config.parallel);
+    const ProcessGrid grid(world, run.config.parallel, run.config.device);
     const TrainerConfig& trainer = run.config.trainer;
     const ByteDataset data(run.config.data, trainer.seq_len);
     LanguageModel model(grid, run.config.model, static_cast<std::uint64_t>(trainer.seed));

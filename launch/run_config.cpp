@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kLogColumns = 100;
 
 void append_section(const std::string& path, const Json& section, std::string& text) {
-    std::string line = path;
+    std::string line = path.empty() ? "run" : path;
     line.resize(std::max<std::size_t>(line.size() + 1, 26), ' ');
     const std::size_t indent = line.size();
     bool has_values = false;
@@ -63,6 +63,8 @@ void check_ranks(const ParallelConfig& parallel, int world_size) {
 }  // namespace
 
 void RunConfig::visit_fields(ConfigVisitor& v) {
+    static constexpr const char* kDevices[] = {"cpu", "cuda"};
+    v.choice("device", device, kDevices, "where the model lives: cpu, or one GPU a rank");
     v.section("model", model, "the decoder");
     v.section("data", data, "the text");
     v.section("trainer", trainer, "the training loop");
@@ -74,7 +76,7 @@ void RunConfig::visit_fields(ConfigVisitor& v) {
 void RunConfig::validate(int world_size) const {
     const auto code = ErrorCode::kConfig;
     check_ranks(parallel, world_size);
-    model.validate(parallel.tensor_parallel);
+    model.validate(parallel.tensor_parallel, device);
     trainer.validate(static_cast<int>(world_size / parallel.tensor_parallel));
     schedule.validate();
     optimizer.validate();

@@ -11,6 +11,7 @@
 namespace evenkeel {
 
 struct RunConfig {
+    Device device = Device::kCpu;
     ModelConfig model;
     DataConfig data;
     TrainerConfig trainer;

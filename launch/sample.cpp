@@ -10,7 +10,7 @@ namespace evenkeel {
 void run_sample(const SampleCommand& command, Communicator& world) {
     SavedRun run = open_saved_run(command.run, command.overrides, world.size());
     run.config.validate(world.size());
-    const ProcessGrid grid(world, run.config.parallel);
+    const ProcessGrid grid(world, run.config.parallel, run.config.device);
     LanguageModel model(grid, run.config.model,
                         static_cast<std::uint64_t>(run.config.trainer.seed));
     model.load_weights(run.checkpoint);

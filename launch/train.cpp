@@ -14,6 +14,12 @@
 namespace evenkeel {
 namespace {
 
+// What each rank computes with.
+std::string processors(const ProcessGrid& grid) {
+    if (grid.device() == Device::kCuda) return concat("a ", describe_gpu().name, " each");
+    return concat(omp_get_max_threads(), " thread(s) each, cpu");
+}
+
 std::string describe(const RunConfig& config, const ProcessGrid& grid, const ByteDataset& data) {
     const AttentionConfig& attention = config.model.attention;
     return concat("model   ", grouped(parameter_count(config.model)), " parameters, ",
@@ -21,7 +27,7 @@ std::string describe(const RunConfig& config, const ProcessGrid& grid, const Byt
                   attention.num_kv_heads, " key/value heads of ", attention.head_dim, ", ",
                   config.model.type == ComputeType::kBf16 ? "bf16" : "fp32", "\nranks   ",
                   grid.world().size(), " (tensor parallel ", grid.tp_size(), " x data parallel ",
-                  grid.dp_size(), "), ", omp_get_max_threads(), " thread(s) each, cpu\ntext    ",
+                  grid.dp_size(), "), ", processors(grid), "\ntext    ",
                   grouped(data.train_bytes()), " bytes to train on, ",
                   grouped(data.validation_bytes()), " held out");
 }
@@ -70,7 +76,8 @@ void run_train(const TrainCommand& command, Communicator& world) {
     config.validate(world.size());
     log_info(compact_text(config));
 
-    const ProcessGrid grid(world, config.parallel);
+    const ProcessGrid grid(world, config.parallel, config.device);
+    for (Communicator* group : {&grid.tensor(), &grid.data()}) group->set_timing(true);
     const ByteDataset data(config.data, config.trainer.seq_len);
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
     log_info(describe(config, grid, data) + "\n");

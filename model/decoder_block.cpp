@@ -21,7 +21,9 @@ DecoderBlock::DecoderBlock(const ProcessGrid& grid,
       feed_forward_(grid, config, type, prefix + ".feed_forward") {}
 
 void DecoderBlock::initialize(std::uint64_t seed) {
+    attention_norm_.initialize();
     attention_.initialize(weight_std_, output_std_, seed);
+    feed_forward_norm_.initialize();
     feed_forward_.initialize(weight_std_, output_std_, seed);
 }
 

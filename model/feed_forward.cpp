@@ -44,7 +44,7 @@ Tensor FeedForward::forward(const Tensor& x, FeedForwardSaved& saved, FiniteProb
     saved.inner = in_.forward(x);  // [B, T, 2 F/P] or [B, T, F/P]
     const std::int64_t halves = activation_ == Activation::kSwiGlu ? 2 : 1;
     saved.hidden = Tensor::uninitialized({x.size(0), x.size(1), in_.local_out_features() / halves},
-                                         x.dtype());  // [B, T, F/P]
+                                         x.dtype(), x.device());  // [B, T, F/P]
     if (activation_ == Activation::kSwiGlu) {
         swiglu_forward(saved.inner, saved.hidden);
     } else {
@@ -60,8 +60,9 @@ Tensor FeedForward::forward(const Tensor& x, FeedForwardSaved& saved, FiniteProb
 }
 
 Tensor FeedForward::backward(const Tensor& dy, const FeedForwardSaved& saved) {
-    const Tensor dhidden = down_.backward(dy, saved.hidden);                       // [B, T, F/P]
-    const Tensor dinner = Tensor::uninitialized(saved.inner.shape(), dy.dtype());  // as inner
+    const Tensor dhidden = down_.backward(dy, saved.hidden);  // [B, T, F/P]
+    const Tensor dinner =
+        Tensor::uninitialized(saved.inner.shape(), dy.dtype(), dy.device());  // as inner
     if (activation_ == Activation::kSwiGlu) {
         swiglu_backward(dhidden, saved.inner, dinner);
     } else {

@@ -17,19 +17,14 @@ struct LanguageModel::Activations {
 
 LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config, std::uint64_t seed)
     : grid_(grid), config_(config) {
-    config.validate(grid.tp_size());
+    config.validate(grid.tp_size(), grid.device());
     const DType type = config.type == ComputeType::kBf16 ? DType::kBFloat16 : DType::kFloat32;
     embedding_ = std::make_unique<VocabParallelEmbedding>(grid, "embedding", config.vocab_size,
                                                           config.width, type);
     embedding_->collect_parameters(parameters_);
-    // A residual stream that starts as small as the other weights lets the first updates turn its direction
-    // round, which shows as a spike of the loss.
-    init_normal(embedding_->weight(),
-                config.tied_embeddings ? config.init_std : config.embedding_init_std, seed);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
         blocks_.push_back(
             std::make_unique<DecoderBlock>(grid, config, type, concat("layers.", layer)));
-        blocks_.back()->initialize(seed);
         blocks_.back()->collect_parameters(parameters_);
     }
     final_norm_ = std::make_unique<RmsNorm>(grid, "final_norm", config.width, config.norm_eps);
@@ -41,8 +36,16 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
             grid, std::vector<ColumnParallelLinear::Part>{{"output", config.vocab_size, rows}},
             config.width, type);
         output_->collect_parameters(parameters_);
-        init_normal(output_->part(0), config.init_std, seed);
     }
+    buckets_ = ParameterBuckets(parameters_, grid.device());
+    reducer_ = std::make_unique<GradientReducer>(grid, buckets_, config.attention.num_kv_heads);
+    // A residual stream that starts as small as the other weights lets the first updates turn its direction
+    // round, which shows as a spike of the loss.
+    init_normal(embedding_->weight(),
+                config.tied_embeddings ? config.init_std : config.embedding_init_std, seed);
+    for (const auto& block : blocks_) block->initialize(seed);
+    final_norm_->initialize();
+    if (output_ != nullptr) init_normal(output_->part(0), config.init_std, seed);
     if (config.telemetry) {
         statistics_ = std::make_unique<HeadStatistics>(config.num_layers,
                                                        blocks_.front()->attention().local_heads());
@@ -53,13 +56,20 @@ LanguageModel::~LanguageModel() = default;
 
 // Forward and backward --------------------------------------------------------------------------------
 
+// Token ids of the CPU on the model's device. Only here can a wrong one be refused: no GPU throws.
+Tensor LanguageModel::on_device(const Tensor& ids) const {
+    if (grid_.device() == Device::kCpu) return ids;
+    check_tokens("LanguageModel", "tokens", ids, config_.vocab_size, -1);
+    return ids.to(grid_.device());
+}
+
 // x [B, T, C], replicated; returns logits [B, T, V/P].
 Tensor LanguageModel::project(const Tensor& x) const {
     if (output_ != nullptr) return output_->forward(x);
     const Tensor& weight = embedding_->weight().value;  // [V/P, C]
     const std::int64_t rows = x.size(0) * x.size(1);
-    const Tensor logits =
-        Tensor::uninitialized({x.size(0), x.size(1), weight.size(0)}, x.dtype());  // [B, T, V/P]
+    const Tensor logits = Tensor::uninitialized({x.size(0), x.size(1), weight.size(0)}, x.dtype(),
+                                                x.device());  // [B, T, V/P]
     gemm(x.view({rows, x.size(2)}), weight, logits.view({rows, weight.size(0)}),
          {.transpose_b = true});
     return logits;
@@ -71,10 +81,11 @@ Tensor LanguageModel::project_backward(const Tensor& dlogits, const Tensor& x) {
     const Parameter& weight = embedding_->weight();
     const std::int64_t rows = x.size(0) * x.size(1);
     const Tensor flat = dlogits.view({rows, dlogits.size(2)});
-    gemm(flat, x.view({rows, x.size(2)}), weight.grad, {.transpose_a = true, .accumulate = true});
-    const Tensor dx = Tensor::uninitialized(x.shape(), x.dtype());  // [B, T, C]
+    const Tensor dx = Tensor::uninitialized(x.shape(), x.dtype(), x.device());  // [B, T, C]
     gemm(flat, weight.value, dx.view({rows, x.size(2)}));
-    sum_partial_products(grid_, dx);
+    Pending sum = start_sum_of_partial_products(grid_, dx);
+    gemm(flat, x.view({rows, x.size(2)}), weight.grad, {.transpose_a = true, .accumulate = true});
+    sum.wait();
     return dx;
 }
 
@@ -115,11 +126,21 @@ Tensor LanguageModel::forward(const Tensor& tokens,
 void LanguageModel::backward(const Tensor& tokens,
                              const Tensor& dlogits,
                              Activations& saved,
+                             GradientReducer* reducer,
                              FiniteProbe* probe) {
+    const auto complete = [&](auto& layer) {
+        if (reducer == nullptr) return;
+        ParameterList of_layer;
+        layer.collect_parameters(of_layer);
+        reducer->complete(of_layer);
+    };
     const SequenceLayout layout;
-    const Tensor dnormed = project_backward(dlogits, saved.normed);                   // [B, T, C]
-    const Tensor gradient = Tensor::uninitialized(dnormed.shape(), dnormed.dtype());  // [B, T, C]
+    const Tensor dnormed = project_backward(dlogits, saved.normed);  // [B, T, C]
+    const Tensor gradient =
+        Tensor::uninitialized(dnormed.shape(), dnormed.dtype(), dnormed.device());  // [B, T, C]
     final_norm_->backward(dnormed, saved.x, saved.rstd, false, gradient);
+    if (output_ != nullptr) complete(*output_);
+    complete(*final_norm_);
     if (probe != nullptr) {
         const Parameter& projection = output_ != nullptr ? output_->part(0) : embedding_->weight();
         probe->check(projection.name + " (gradient)", projection.grad);
@@ -130,6 +151,7 @@ void LanguageModel::backward(const Tensor& tokens,
     for (std::size_t layer = blocks_.size(); layer-- > 0;) {
         blocks_[layer]->backward(gradient, layout, saved.blocks[layer]);
         saved.blocks[layer] = {};  // no longer needed; the peak stays one layer lower
+        complete(*blocks_[layer]);
         if (probe == nullptr) continue;
         ParameterList of_block;
         blocks_[layer]->collect_parameters(of_block);
@@ -140,26 +162,31 @@ void LanguageModel::backward(const Tensor& tokens,
         probe->check(concat("layers.", layer, " (backward)"), gradient);
     }
     embedding_->backward(gradient, tokens);
+    complete(*embedding_);
     if (probe != nullptr) probe->check("embedding (gradient)", embedding_->weight().grad);
 }
 
 Tensor LanguageModel::local_logits(const Tensor& tokens) {
-    return forward(tokens, nullptr, nullptr, nullptr);
+    return forward(on_device(tokens), nullptr, nullptr, nullptr);
 }
 
-double LanguageModel::forward_backward(const Batch& batch, double loss_scale) {
+void LanguageModel::forward_backward(const Batch& batch,
+                                     double loss_scale,
+                                     bool last,
+                                     const Tensor& loss) {
+    const Tensor tokens = on_device(batch.tokens), targets = on_device(batch.targets);
     Activations saved;
-    const Tensor logits = forward(batch.tokens, &saved, statistics_.get(), nullptr);
+    const Tensor logits = forward(tokens, &saved, statistics_.get(), nullptr);
     CrossEntropySaved loss_saved;
-    const double loss = mean_cross_entropy(grid_, logits, batch.targets, loss_saved);
-    cross_entropy_backward(grid_, logits, batch.targets, loss_saved, loss_scale, logits);
-    backward(batch.tokens, logits, saved, nullptr);
-    return loss;
+    cross_entropy_forward(grid_, logits, targets, loss_saved, loss_scale, loss);
+    cross_entropy_backward(grid_, logits, targets, loss_saved, loss_scale, logits);
+    backward(tokens, logits, saved, last ? reducer_.get() : nullptr, nullptr);
 }
 
 double LanguageModel::evaluate(const Batch& batch) {
     CrossEntropySaved unused;
-    return mean_cross_entropy(grid_, local_logits(batch.tokens), batch.targets, unused);
+    const Tensor logits = local_logits(batch.tokens);
+    return mean_cross_entropy(grid_, logits, on_device(batch.targets), unused);
 }
 
 std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) {
@@ -170,22 +197,23 @@ std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) 
     }
     std::string place;
     for (std::size_t i = 0; i < batches.size() && place.empty(); ++i) {
-        zero_gradients(parameters_);
+        buckets_.zero_gradients();
         FiniteProbe probe;
         for (const Parameter* parameter : parameters_) {
             probe.check(parameter->name + " (weight)", parameter->value);
         }
+        const Tensor tokens = on_device(batches[i].tokens), targets = on_device(batches[i].targets);
         Activations saved;
-        const Tensor logits = forward(batches[i].tokens, &saved, nullptr, &probe);
+        const Tensor logits = forward(tokens, &saved, nullptr, &probe);
         CrossEntropySaved loss_saved;
-        mean_cross_entropy(grid_, logits, batches[i].targets, loss_saved);
+        mean_cross_entropy(grid_, logits, targets, loss_saved);
         probe.check("loss (forward)", loss_saved.log_sum_exp);
-        cross_entropy_backward(grid_, logits, batches[i].targets, loss_saved, 1.0, logits);
+        cross_entropy_backward(grid_, logits, targets, loss_saved, 1.0, logits);
         probe.check("loss (backward)", logits);
-        backward(batches[i].tokens, logits, saved, &probe);
+        backward(tokens, logits, saved, nullptr, &probe);
         place = probe.first(grid_);
     }
-    zero_gradients(parameters_);
+    buckets_.zero_gradients();
     const std::string in_sum = summed.first(grid_);
     return place.empty() ? in_sum : place;
 }
@@ -202,7 +230,7 @@ std::unique_ptr<LanguageModel::DecodeState> LanguageModel::start_decoding(std::i
 }
 
 Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
-    Tensor x = embedding_->forward(tokens);  // [B, T, C]
+    Tensor x = embedding_->forward(on_device(tokens));  // [B, T, C]
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         x = blocks_[layer]->decode(x, state.caches[layer]);
     }
@@ -212,8 +240,10 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
     const Tensor local =
         project(final_norm_->forward(last, rstd)).to(DType::kFloat32);  // [B, 1, V/P]
     const std::int64_t columns = local.size(2);
-    const Tensor gathered = Tensor::uninitialized({ranks, batch, columns}, DType::kFloat32);
-    grid_.tensor().all_gather(local, gathered);
+    const Tensor parts =
+        Tensor::uninitialized({ranks, batch, columns}, DType::kFloat32, grid_.device());
+    grid_.tensor().all_gather(local, parts);
+    const Tensor gathered = parts.to(Device::kCpu);
     Tensor logits = Tensor::uninitialized({batch, config_.vocab_size}, DType::kFloat32);  // [B, V]
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
         logits.slice(1, rank * columns, (rank + 1) * columns)
@@ -224,14 +254,23 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
 
 // What ranks do together --------------------------------------------------------------------------------
 
-void LanguageModel::reduce_gradients() {
-    ::evenkeel::reduce_gradients(grid_, parameters_, config_.attention.num_kv_heads);
+void LanguageModel::reduce_gradients(const Tensor& numbers) {
+    reducer_->finish();
+    if (grid_.dp_size() > 1) {
+        grid_.data().all_reduce(numbers.slice(0, kLossIndex, kLossIndex + 1), ReduceOp::kMean);
+    }
+    squared_gradient_norm(grid_, buckets_,
+                          numbers.slice(0, kSquaredNormIndex, kSquaredNormIndex + 1));
 }
 
-double LanguageModel::gradient_norm() { return ::evenkeel::gradient_norm(grid_, parameters_); }
+double LanguageModel::take_exposed_seconds() {
+    const double seconds =
+        grid_.tensor().take_exposed_seconds() + grid_.data().take_exposed_seconds();
+    return seconds + grid_.kv_replicas(config_.attention.num_kv_heads).take_exposed_seconds();
+}
 
 double LanguageModel::data_parallel_mean(double value) {
-    return grid_.data().all_reduce_scalar(value, ReduceOp::kSum) / grid_.dp_size();
+    return grid_.data().host().all_reduce_scalar(value, ReduceOp::kSum) / grid_.dp_size();
 }
 
 std::vector<MetricTable> LanguageModel::head_metrics() {

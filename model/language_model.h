@@ -12,6 +12,7 @@
 #include "framework/trainer.h"
 #include "model/model_config.h"
 #include "parallel/process_grid.h"
+#include "parallel/tensor_reduce.h"
 #include "parallel/vocab.h"
 
 namespace evenkeel {
@@ -23,7 +24,7 @@ class RmsNorm;
 
 class LanguageModel : public TrainableModel {
   public:
-    // Allocates and initialises. The grid must outlive the model.
+    // Allocates on the grid's device and initialises. The grid must outlive the model.
     LanguageModel(const ProcessGrid& grid, const ModelConfig& config, std::uint64_t seed);
     ~LanguageModel() override;
     LanguageModel(const LanguageModel&) = delete;
@@ -45,10 +46,15 @@ class LanguageModel : public TrainableModel {
 
     // TrainableModel; see there.
     const ParameterList& parameters() override { return parameters_; }
-    double forward_backward(const Batch& batch, double loss_scale) override;
+    const ParameterBuckets& buckets() override { return buckets_; }
+    void forward_backward(const Batch& batch,
+                          double loss_scale,
+                          bool last,
+                          const Tensor& loss) override;
     double evaluate(const Batch& batch) override;
-    void reduce_gradients() override;
-    double gradient_norm() override;
+    void reduce_gradients(const Tensor& numbers) override;
+    // Of the grid's groups, if their timing is on (Communicator::set_timing).
+    double take_exposed_seconds() override;
     double data_parallel_mean(double value) override;
     // "max_logit" and "entropy" (nats), [L, H]; empty without telemetry or without a forward pass.
     std::vector<MetricTable> head_metrics() override;
@@ -65,15 +71,18 @@ class LanguageModel : public TrainableModel {
 
   private:
     struct Activations;
-    // saved null: forward only.
+    // saved null: forward only. tokens on the model's device.
     Tensor forward(const Tensor& tokens,
                    Activations* saved,
                    HeadStatistics* statistics,
                    FiniteProbe* probe);
+    // Tells `reducer`, if there is one, of gradients that are final.
     void backward(const Tensor& tokens,
                   const Tensor& dlogits,
                   Activations& saved,
+                  GradientReducer* reducer,
                   FiniteProbe* probe);
+    Tensor on_device(const Tensor& ids) const;
     Tensor project(const Tensor& x) const;
     Tensor project_backward(const Tensor& dlogits, const Tensor& x);
     void check_same_model(const std::string& directory) const;
@@ -85,6 +94,8 @@ class LanguageModel : public TrainableModel {
     std::unique_ptr<RmsNorm> final_norm_;
     std::unique_ptr<ColumnParallelLinear> output_;  // null when tied
     ParameterList parameters_;
+    ParameterBuckets buckets_;
+    std::unique_ptr<GradientReducer> reducer_;
     std::unique_ptr<HeadStatistics> statistics_;  // null without telemetry
 };
 

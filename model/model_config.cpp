@@ -31,7 +31,7 @@ void ModelConfig::visit_fields(ConfigVisitor& v) {
     v.section("attention", attention, "the attention layers");
 }
 
-void ModelConfig::validate(std::int64_t tensor_parallel) const {
+void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
     const auto positive = [](const char* name, std::int64_t value) {
         EVENKEEL_CHECK_CODE(value > 0, ErrorCode::kConfig, "ModelConfig", "model.", name, ": got ",
                             value, ", want 1 or more");
@@ -56,7 +56,10 @@ void ModelConfig::validate(std::int64_t tensor_parallel) const {
                         init_std, ", want 0 or more");
     EVENKEEL_CHECK_CODE(embedding_init_std >= 0.0, ErrorCode::kConfig, "ModelConfig",
                         "model.embedding_init_std: got ", embedding_init_std, ", want 0 or more");
-    attention.validate(tensor_parallel);
+    attention.validate(tensor_parallel, device);
+    EVENKEEL_CHECK_CODE(device == Device::kCpu || type == ComputeType::kBf16, ErrorCode::kConfig,
+                        "ModelConfig",
+                        "model.type: got fp32, want bf16: GPUs train in bf16 with fp32 masters");
 }
 
 }  // namespace evenkeel

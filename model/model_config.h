@@ -29,7 +29,7 @@ struct ModelConfig {
     AttentionConfig attention;
     void visit_fields(ConfigVisitor& v);
     // Throws kConfig naming the key to change.
-    void validate(std::int64_t tensor_parallel) const;
+    void validate(std::int64_t tensor_parallel, Device device = Device::kCpu) const;
 };
 
 // Exact number of trainable elements of the global model.

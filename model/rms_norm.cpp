@@ -6,15 +6,14 @@ namespace evenkeel {
 
 RmsNorm::RmsNorm(const ProcessGrid& grid, const std::string& name, std::int64_t width, double eps)
     : eps_(eps),
-      gain_(make_parameter(
+      gain_(declare_parameter(
           name, {width}, Sharding::replicated(grid.tp_rank(), grid.tp_size()), DType::kFloat32)) {
     gain_.weight_decay = false;
-    init_constant(gain_, 1.0f);
 }
 
 Tensor RmsNorm::forward(const Tensor& x, Tensor& rstd) const {
-    const Tensor y = Tensor::uninitialized(x.shape(), x.dtype());
-    rstd = Tensor::uninitialized({x.size(0) * x.size(1)}, DType::kFloat32);
+    const Tensor y = Tensor::uninitialized(x.shape(), x.dtype(), x.device());
+    rstd = Tensor::uninitialized({x.size(0) * x.size(1)}, DType::kFloat32, x.device());
     rms_norm_forward(x, gain_.value, eps_, y, rstd);
     return y;
 }

@@ -14,8 +14,10 @@ namespace evenkeel {
 
 class RmsNorm {
   public:
-    // The gain [C] is fp32, starts at one and takes no weight decay.
+    // The gain [C] is fp32 and takes no weight decay.
     RmsNorm(const ProcessGrid& grid, const std::string& name, std::int64_t width, double eps);
+
+    void initialize() { init_constant(gain_, 1.0f); }
 
     // x [B, T, C]; returns y like x. rstd [B T] fp32 is made here and kept for backward.
     Tensor forward(const Tensor& x, Tensor& rstd) const;

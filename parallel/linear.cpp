@@ -16,22 +16,23 @@ Tensor as_rows(const char* op, const char* name, const Tensor& x, std::int64_t w
 
 // y = x W^T.
 Tensor multiply(const Tensor& x, const Tensor& rows, const Tensor& weight) {
-    const Tensor y = Tensor::uninitialized({x.size(0), x.size(1), weight.size(0)}, weight.dtype());
+    const Tensor y = Tensor::uninitialized({x.size(0), x.size(1), weight.size(0)}, weight.dtype(),
+                                           weight.device());
     gemm(rows, weight, y.view({rows.size(0), weight.size(0)}), {.transpose_b = true});
     return y;
 }
 
-// dW += dy^T x; returns dx = dy W.
-Tensor multiply_backward(const Tensor& dy,
-                         const Tensor& dy_rows,
-                         const Tensor& x_rows,
-                         const Tensor& weight,
-                         const Tensor& weight_grad) {
-    gemm(dy_rows, x_rows, weight_grad, {.transpose_a = true, .accumulate = true});
-    const Tensor dx =
-        Tensor::uninitialized({dy.size(0), dy.size(1), weight.size(1)}, weight.dtype());
+// dx = dy W.
+Tensor input_gradient(const Tensor& dy, const Tensor& dy_rows, const Tensor& weight) {
+    const Tensor dx = Tensor::uninitialized({dy.size(0), dy.size(1), weight.size(1)},
+                                            weight.dtype(), weight.device());
     gemm(dy_rows, weight, dx.view({dy_rows.size(0), weight.size(1)}));
     return dx;
+}
+
+// dW += dy^T x.
+void add_weight_gradient(const Tensor& dy_rows, const Tensor& x_rows, const Tensor& weight_grad) {
+    gemm(dy_rows, x_rows, weight_grad, {.transpose_a = true, .accumulate = true});
 }
 
 }  // namespace
@@ -49,27 +50,36 @@ ColumnParallelLinear::ColumnParallelLinear(const ProcessGrid& grid,
         offsets_.push_back(offsets_.back() +
                            (whole ? part.out_features : sharding.end - sharding.begin));
     }
-    weight_ = Tensor::zeros({offsets_.back(), in_features}, type);
-    weight_grad_ = Tensor::zeros({offsets_.back(), in_features}, DType::kFloat32);
-    for (std::size_t i = 0; i < parts.size(); ++i) {
-        parts_.push_back(make_parameter(parts[i].name, {parts[i].out_features, in_features},
-                                        parts[i].sharding,
-                                        weight_.slice(0, offsets_[i], offsets_[i + 1]),
-                                        weight_grad_.slice(0, offsets_[i], offsets_[i + 1])));
-        parts_.back().gradient_sum = parts[i].gradient_sum;
+    for (const Part& part : parts) {
+        Parameter parameter =
+            declare_parameter(part.name, {part.out_features, in_features}, part.sharding, type);
+        parameter.gradient_sum = part.gradient_sum;
+        parameter.joins_previous = !parts_.empty();
+        parts_.push_back(parameter);
     }
 }
 
+Tensor ColumnParallelLinear::whole(Tensor Parameter::*member) const {
+    Tensor rows = parts_.front().*member;
+    for (std::size_t i = 1; i < parts_.size(); ++i) rows = Tensor::joined(rows, parts_[i].*member);
+    return rows;
+}
+
 Tensor ColumnParallelLinear::forward(const Tensor& x) const {
-    return multiply(x, as_rows("ColumnParallelLinear::forward", "x", x, weight_.size(1)), weight_);
+    const Tensor weight = whole(&Parameter::value);
+    return multiply(x, as_rows("ColumnParallelLinear::forward", "x", x, weight.size(1)), weight);
 }
 
 Tensor ColumnParallelLinear::backward(const Tensor& dy, const Tensor& x) {
     constexpr const char* kOp = "ColumnParallelLinear::backward";
-    const Tensor dx =
-        multiply_backward(dy, as_rows(kOp, "dy", dy, weight_.size(0)),
-                          as_rows(kOp, "x", x, weight_.size(1)), weight_, weight_grad_);
-    sum_partial_products(grid_, dx);
+    const Tensor weight = whole(&Parameter::value);
+    const Tensor dy_rows = as_rows(kOp, "dy", dy, weight.size(0));
+    const Tensor x_rows = as_rows(kOp, "x", x, weight.size(1));
+    const Tensor dx = input_gradient(dy, dy_rows, weight);
+    // The sum over ranks goes on beside the product of the weight gradient.
+    Pending sum = start_sum_of_partial_products(grid_, dx);
+    add_weight_gradient(dy_rows, x_rows, whole(&Parameter::grad));
+    sum.wait();
     return dx;
 }
 
@@ -83,7 +93,7 @@ RowParallelLinear::RowParallelLinear(const ProcessGrid& grid,
                                      std::int64_t out_features,
                                      const Sharding& sharding,
                                      DType type)
-    : grid_(grid), weight_(make_parameter(name, {out_features, in_features}, sharding, type)) {
+    : grid_(grid), weight_(declare_parameter(name, {out_features, in_features}, sharding, type)) {
     EVENKEEL_CHECK(sharding.kind == Sharding::Kind::kSharded && sharding.dim == 1,
                    "RowParallelLinear", name,
                    ": the weight must be cut along dimension 1, one piece a rank");
@@ -100,8 +110,10 @@ Tensor RowParallelLinear::forward(const Tensor& x) const {
 Tensor RowParallelLinear::backward(const Tensor& dy, const Tensor& x) {
     constexpr const char* kOp = "RowParallelLinear::backward";
     const Tensor& weight = weight_.value;
-    return multiply_backward(dy, as_rows(kOp, "dy", dy, weight.size(0)),
-                             as_rows(kOp, "x", x, weight.size(1)), weight, weight_.grad);
+    const Tensor dy_rows = as_rows(kOp, "dy", dy, weight.size(0));
+    const Tensor x_rows = as_rows(kOp, "x", x, weight.size(1));
+    add_weight_gradient(dy_rows, x_rows, weight_.grad);
+    return input_gradient(dy, dy_rows, weight);
 }
 
 void RowParallelLinear::collect_parameters(ParameterList& list) { list.push_back(&weight_); }

@@ -23,13 +23,13 @@ class ColumnParallelLinear {
         Sharding sharding;          // along dim 0
         GradientSum gradient_sum = GradientSum::kNone;
     };
-    // type: of weights and activations. Weights start as zeros.
+    // type: of weights and activations. Weights get their memory from ParameterBuckets, as zeros.
     ColumnParallelLinear(const ProcessGrid& grid,
                          const std::vector<Part>& parts,
                          std::int64_t in_features,
                          DType type);
 
-    std::int64_t local_out_features() const { return weight_.size(0); }
+    std::int64_t local_out_features() const { return offsets_.back(); }
     // Row range of a part in the local output.
     std::int64_t part_begin(int part) const { return offsets_[part]; }
     std::int64_t part_end(int part) const { return offsets_[part + 1]; }
@@ -44,9 +44,9 @@ class ColumnParallelLinear {
     void collect_parameters(ParameterList& list);
 
   private:
+    Tensor whole(Tensor Parameter::*member) const;  // [local O, I]: all parts' rows
+
     const ProcessGrid& grid_;
-    Tensor weight_;       // [local O, I]
-    Tensor weight_grad_;  // [local O, I] fp32
     std::vector<Parameter> parts_;
     std::vector<std::int64_t> offsets_;
 };

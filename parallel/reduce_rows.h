@@ -17,8 +17,6 @@ EVENKEEL_DECLARE_FOR_ISAS(
                            int num_sources,
                            void* out,
                            std::int64_t begin,
-                           std::int64_t end);
-    // The sum of squares, in double.
-    double row_sum_of_squares(const float* values, std::int64_t count);)
+                           std::int64_t end);)
 
 }  // namespace evenkeel

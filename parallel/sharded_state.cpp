@@ -19,14 +19,18 @@ const StateFile kOptimizerFile = {
     "optimizer.safetensors",
     {{".exp_avg", &Parameter::exp_avg}, {".exp_avg_sq", &Parameter::exp_avg_sq}}};
 
-// The global tensor on rank 0 of the group, put together from the owners' pieces; undefined elsewhere.
-Tensor gather(Communicator& group, const Parameter& parameter, const Tensor& local) {
+// The global tensor on the CPU of rank 0 of the group, put together from the owners' pieces; undefined
+// elsewhere.
+Tensor gather(Communicator& group, const Parameter& parameter, const Tensor& on_device) {
     const Sharding& sharding = parameter.sharding;
-    if (sharding.kind == Sharding::Kind::kReplicated) return group.rank() == 0 ? local : Tensor();
     if (group.rank() > 0) {
-        if (sharding.is_owner()) group.send(local, 0);
+        if (sharding.kind != Sharding::Kind::kReplicated && sharding.is_owner()) {
+            group.send(on_device.to(Device::kCpu), 0);
+        }
         return Tensor();
     }
+    const Tensor local = on_device.to(Device::kCpu);
+    if (sharding.kind == Sharding::Kind::kReplicated) return local;
     const std::int64_t extent = sharding.end - sharding.begin;
     if (extent == parameter.global_shape[sharding.dim]) return local;
     const Tensor whole = Tensor::uninitialized(parameter.global_shape, DType::kFloat32);
@@ -59,7 +63,7 @@ void save_file(const ProcessGrid& grid,
     if (grid.dp_rank() == 0) {
         for (const Parameter* parameter : parameters) {
             for (const auto& [suffix, member] : file.tensors) {
-                const Tensor whole = gather(grid.tensor(), *parameter, parameter->*member);
+                const Tensor whole = gather(grid.tensor().host(), *parameter, parameter->*member);
                 if (writer) writer->write(parameter->name + suffix, whole);
             }
         }
@@ -119,11 +123,15 @@ void load_file(const SafetensorsReader& reader,
         for (const auto& [suffix, member] : file.tensors) {
             const std::string name = parameter->name + suffix;
             const Tensor& tensor = parameter->*member;
+            const bool on_cpu = tensor.device() == Device::kCpu;
+            const Tensor landing =
+                on_cpu ? tensor : Tensor::uninitialized(tensor.shape(), tensor.dtype());
             if (sharding.kind == Sharding::Kind::kReplicated) {
-                reader.read(name, tensor);
+                reader.read(name, landing);
             } else {
-                reader.read_slice(name, sharding.dim, sharding.begin, sharding.end, tensor);
+                reader.read_slice(name, sharding.dim, sharding.begin, sharding.end, landing);
             }
+            if (!on_cpu) tensor.copy_from(landing);
         }
     }
 }

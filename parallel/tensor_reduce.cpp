@@ -1,111 +1,95 @@
 #include "parallel/tensor_reduce.h"
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <vector>
-
-#include "parallel/reduce_rows.h"
+#include "framework/gradient_norm.h"
 
 namespace evenkeel {
-namespace {
 
-// A gradient of at least this many elements travels where it is; smaller ones are packed, since a message
-// of its own costs as much as this many bytes.
-constexpr std::int64_t kLargeGradient = 1 << 16;
-
-void scale(const Tensor& tensor, float factor) {
-    float* values = tensor.data<float>();
-    const std::int64_t count = tensor.numel();
-    for (std::int64_t i = 0; i < count; ++i) values[i] *= factor;
+Pending start_sum_of_partial_products(const ProcessGrid& grid, const Tensor& tensor) {
+    return grid.tensor().start_all_reduce(tensor, ReduceOp::kSum);
 }
-
-// Sums the gradients over the group, then multiplies by the factor.
-void reduce_over(Communicator& group,
-                 const std::vector<const Parameter*>& parameters,
-                 float factor) {
-    if (group.size() == 1) return;
-    std::int64_t packed_count = 0;
-    for (const Parameter* parameter : parameters) {
-        const Tensor& grad = parameter->grad;
-        if (grad.numel() < kLargeGradient) {
-            packed_count += grad.numel();
-            continue;
-        }
-        group.all_reduce(grad, ReduceOp::kSum);
-        if (factor != 1.0f) scale(grad, factor);
-    }
-    if (packed_count == 0) return;
-    const Tensor packed = Tensor::uninitialized({packed_count}, DType::kFloat32);
-    const auto for_each_small = [&](auto&& visit) {
-        float* at = packed.data<float>();
-        for (const Parameter* parameter : parameters) {
-            const Tensor& grad = parameter->grad;
-            if (grad.numel() == 0 || grad.numel() >= kLargeGradient) continue;
-            visit(grad.data<float>(), at, grad.bytes());
-            at += grad.numel();
-        }
-    };
-    for_each_small([](float* grad, float* at, std::size_t bytes) { std::memcpy(at, grad, bytes); });
-    group.all_reduce(packed, ReduceOp::kSum);
-    if (factor != 1.0f) scale(packed, factor);
-    for_each_small([](float* grad, float* at, std::size_t bytes) { std::memcpy(grad, at, bytes); });
-}
-
-// Partial sums of blocks of fixed size, so that the result does not depend on the number of threads.
-double sum_of_squares(const Tensor& tensor) {
-    constexpr std::int64_t kBlock = 1 << 14;
-    const float* values = tensor.data<float>();
-    const std::int64_t count = tensor.numel(), blocks = (count + kBlock - 1) / kBlock;
-    std::vector<double> partial(static_cast<std::size_t>(blocks));
-    const auto row_sum = EVENKEEL_FOR_CURRENT_ISA(row_sum_of_squares);
-#pragma omp parallel for
-    for (std::int64_t block = 0; block < blocks; ++block) {
-        const std::int64_t begin = block * kBlock;
-        partial[static_cast<std::size_t>(block)] =
-            row_sum(values + begin, std::min(kBlock, count - begin));
-    }
-    double sum = 0;
-    for (double value : partial) sum += value;
-    return sum;
-}
-
-}  // namespace
 
 void sum_partial_products(const ProcessGrid& grid, const Tensor& tensor) {
-    grid.tensor().all_reduce(tensor, ReduceOp::kSum);
+    start_sum_of_partial_products(grid, tensor).wait();
+}
+
+GradientReducer::GradientReducer(const ProcessGrid& grid,
+                                 const ParameterBuckets& buckets,
+                                 std::int64_t num_kv_heads)
+    : grid_(grid), buckets_(buckets), num_kv_heads_(num_kv_heads) {
+    for (std::size_t i = 0; i < buckets.list().size(); ++i) {
+        for (const Parameter* parameter : buckets.list()[i].parameters) bucket_of_[parameter] = i;
+        missing_.push_back(buckets.list()[i].parameters.size());
+    }
+    started_.resize(missing_.size());
+}
+
+Communicator* GradientReducer::group_of(GradientSum sum) const {
+    Communicator* group = nullptr;
+    switch (sum) {
+        case GradientSum::kNone:
+            break;
+        case GradientSum::kTensorParallel:
+            group = &grid_.tensor();
+            break;
+        case GradientSum::kReplicaGroup:
+            group = &grid_.kv_replicas(num_kv_heads_);
+            break;
+    }
+    return group == nullptr || group->size() == 1 ? nullptr : group;
+}
+
+void GradientReducer::start(std::size_t index) {
+    const ParameterBucket& bucket = buckets_.list()[index];
+    started_[index] = true;
+    // Neighbours with the same sum travel in one message.
+    std::int64_t begin = 0, end = 0;
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+        const GradientSum sum = bucket.parameters[i]->gradient_sum;
+        end += bucket.parameters[i]->grad.numel();
+        const bool last = i + 1 == bucket.parameters.size();
+        if (!last && bucket.parameters[i + 1]->gradient_sum == sum) continue;
+        if (Communicator* group = group_of(sum); group != nullptr && end > begin) {
+            group->all_reduce(bucket.grad.slice(0, begin, end), ReduceOp::kSum);
+        }
+        begin = end;
+    }
+    if (grid_.dp_size() == 1 || end == 0) return;
+    pending_.push_back(grid_.data().start_all_reduce(bucket.grad, ReduceOp::kMean));
+}
+
+void GradientReducer::complete(const ParameterList& parameters) {
+    for (const Parameter* parameter : parameters) {
+        const std::size_t bucket = bucket_of_.at(parameter);
+        EVENKEEL_CHECK(missing_[bucket] > 0, "GradientReducer", parameter->name,
+                       ": its gradient was complete before");
+        if (--missing_[bucket] == 0) start(bucket);
+    }
+}
+
+void GradientReducer::finish() {
+    for (std::size_t i = 0; i < started_.size(); ++i) {
+        if (!started_[i]) start(i);
+    }
+    for (Pending& pending : pending_) pending.wait();
+    pending_.clear();
+    started_.assign(started_.size(), false);
+    for (std::size_t i = 0; i < missing_.size(); ++i) {
+        missing_[i] = buckets_.list()[i].parameters.size();
+    }
 }
 
 void reduce_gradients(const ProcessGrid& grid,
-                      const ParameterList& parameters,
+                      const ParameterBuckets& buckets,
                       std::int64_t num_kv_heads) {
-    std::vector<const Parameter*> over_tensor, over_replicas, all;
-    for (const Parameter* parameter : parameters) {
-        all.push_back(parameter);
-        switch (parameter->gradient_sum) {
-            case GradientSum::kNone:
-                break;
-            case GradientSum::kTensorParallel:
-                over_tensor.push_back(parameter);
-                break;
-            case GradientSum::kReplicaGroup:
-                over_replicas.push_back(parameter);
-                break;
-        }
-    }
-    reduce_over(grid.tensor(), over_tensor, 1.0f);
-    if (!over_replicas.empty()) {
-        reduce_over(grid.kv_replicas(num_kv_heads), over_replicas, 1.0f);
-    }
-    reduce_over(grid.data(), all, 1.0f / static_cast<float>(grid.dp_size()));
+    GradientReducer(grid, buckets, num_kv_heads).finish();
 }
 
-double gradient_norm(const ProcessGrid& grid, const ParameterList& parameters) {
-    double sum = 0;
-    for (const Parameter* parameter : parameters) {
-        if (parameter->sharding.is_owner()) sum += sum_of_squares(parameter->grad);
-    }
-    return std::sqrt(grid.tensor().all_reduce_scalar(sum, ReduceOp::kSum));
+void squared_gradient_norm(const ProcessGrid& grid,
+                           const ParameterBuckets& buckets,
+                           const Tensor& total) {
+    total.zero();
+    add_squared_gradient_norm(buckets, total);
+    grid.tensor().all_reduce(total, ReduceOp::kSum);
 }
 
 }  // namespace evenkeel

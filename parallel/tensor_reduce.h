@@ -3,7 +3,11 @@
 // put here without touching them.
 #pragma once
 
-#include "framework/parameter.h"
+#include <cstdint>
+#include <unordered_map>
+#include <vector>
+
+#include "framework/parameter_buckets.h"
 #include "parallel/process_grid.h"
 
 namespace evenkeel {
@@ -11,16 +15,48 @@ namespace evenkeel {
 // Sums the parts of a row-parallel product, or of an input gradient of a column-parallel one, over the
 // tensor-parallel group, in place.
 void sum_partial_products(const ProcessGrid& grid, const Tensor& tensor);
+// The same, while the caller goes on with something else until wait().
+Pending start_sum_of_partial_products(const ProcessGrid& grid, const Tensor& tensor);
 
-// Completes every parameter's gradient: sums what GradientSum declares over TP (or over the replica group
-// of num_kv_heads), then averages over DP. Small parameters of one kind travel in one buffer, large ones
-// where they are. Collective; every rank passes the same list in the same order.
+// Completes gradients bucket by bucket: sums over TP (or over the replica group of num_kv_heads) what
+// GradientSum declares, then averages over DP, beside the backward pass that fills the other buckets.
+// Every rank of the grid calls the same functions in the same order.
+class GradientReducer {
+  public:
+    // Both must outlive it.
+    GradientReducer(const ProcessGrid& grid,
+                    const ParameterBuckets& buckets,
+                    std::int64_t num_kv_heads);
+
+    // This rank's gradients of these parameters are final: starts each bucket of which all are. Called at
+    // most once for each parameter before finish().
+    void complete(const ParameterList& parameters);
+    // Reduces what has not been started; afterwards all gradients may be read on the current stream.
+    void finish();
+
+  private:
+    void start(std::size_t bucket);
+    Communicator* group_of(GradientSum sum) const;  // null: nothing to sum
+
+    const ProcessGrid& grid_;
+    const ParameterBuckets& buckets_;
+    std::int64_t num_kv_heads_;
+    std::unordered_map<const Parameter*, std::size_t> bucket_of_;
+    std::vector<std::size_t> missing_;  // parameters of each bucket that are not complete
+    std::vector<bool> started_;
+    std::vector<Pending> pending_;
+};
+
+// All of it at once.
 void reduce_gradients(const ProcessGrid& grid,
-                      const ParameterList& parameters,
+                      const ParameterBuckets& buckets,
                       std::int64_t num_kv_heads);
 
-// L2 norm over all parameters' gradients, each element of each global tensor counted once (owners only).
-// Summed in double. The same bits on all ranks. Collective.
-double gradient_norm(const ProcessGrid& grid, const ParameterList& parameters);
+// Sets `total` [1] fp64, on the buckets' device, to the squared L2 norm over all parameters' gradients,
+// each element of each global tensor counted once (owners only), summed in double. The same bits on all
+// ranks. Collective.
+void squared_gradient_norm(const ProcessGrid& grid,
+                           const ParameterBuckets& buckets,
+                           const Tensor& total);
 
 }  // namespace evenkeel

@@ -10,9 +10,7 @@
 #include "parallel/vocab_rows.h"
 
 namespace evenkeel {
-namespace {
 
-// Throws on the first token outside [0, vocab_size), or below `least` where that is -1.
 void check_tokens(const char* op,
                   const char* name,
                   const Tensor& tokens,
@@ -29,6 +27,8 @@ void check_tokens(const char* op,
                        least < 0 ? ", or -1 for none" : "");
     }
 }
+
+namespace {
 
 // Logits seen as rows of the local vocabulary.
 struct LogitRows {
@@ -80,10 +80,10 @@ VocabParallelEmbedding::VocabParallelEmbedding(const ProcessGrid& grid,
                                                std::int64_t width,
                                                DType type)
     : grid_(grid),
-      weight_(make_parameter(name,
-                             {vocab_size, width},
-                             Sharding::sharded(0, vocab_size, 1, grid.tp_rank(), grid.tp_size()),
-                             type)) {}
+      weight_(declare_parameter(name,
+                                {vocab_size, width},
+                                Sharding::sharded(0, vocab_size, 1, grid.tp_rank(), grid.tp_size()),
+                                type)) {}
 
 Tensor VocabParallelEmbedding::forward(const Tensor& tokens) const {
     constexpr const char* kOp = "VocabParallelEmbedding::forward";

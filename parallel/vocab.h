@@ -11,6 +11,14 @@
 
 namespace evenkeel {
 
+// Throws on the first of `tokens`, int32 on the CPU, that is outside [0, vocab_size), or below `least`
+// where that is -1 ("none").
+void check_tokens(const char* op,
+                  const char* name,
+                  const Tensor& tokens,
+                  std::int64_t vocab_size,
+                  std::int32_t least);
+
 class VocabParallelEmbedding {
   public:
     // vocab_size must be a multiple of P.

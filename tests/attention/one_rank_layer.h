@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "attention/tensor_parallel_attention.h"
+#include "framework/parameter_buckets.h"
 #include "framework/rng.h"
 #include "tests/attention/attention_layer_reference.h"
 #include "tests/support/compare.h"
@@ -35,8 +36,9 @@ class OneRankLayer {
         : world_(make_single_communicator()),
           grid_(*world_, {}),
           layer_(grid_, config, kWidth, type, "layers.0.attention") {
-        layer_.initialize(1.0 / std::sqrt(double(kWidth)), 0.1, 1);
         layer_.collect_parameters(parameters_);
+        buckets_ = ParameterBuckets(parameters_, Device::kCpu);
+        layer_.initialize(1.0 / std::sqrt(double(kWidth)), 0.1, 1);
         for (const char* name : {"q_gain", "k_gain"}) {
             if (config.qk_norm.kind == QkNormConfig::Kind::kNone) continue;
             Parameter& gain = parameter(name);
@@ -51,9 +53,7 @@ class OneRankLayer {
         throw_error(ErrorCode::kInternal, "test", name);
     }
     const ParameterList& parameters() const { return parameters_; }
-    void zero_gradients() {
-        for (Parameter* p : parameters_) p->grad.zero();
-    }
+    void zero_gradients() { buckets_.zero_gradients(); }
     Tensor forward(const Tensor& x, AttentionStats* stats = nullptr) {
         AttentionSaved saved;
         return layer_.forward(x, {}, saved, stats);
@@ -74,6 +74,7 @@ class OneRankLayer {
     ProcessGrid grid_;
     TensorParallelAttention layer_;
     ParameterList parameters_;
+    ParameterBuckets buckets_;
 };
 
 inline void scale(Parameter& parameter, float factor) {

@@ -6,6 +6,7 @@
 #include "parallel/tensor_reduce.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
+#include "tests/support/parameters.h"
 #include "tests/support/ranks.h"
 
 namespace evenkeel {
@@ -72,8 +73,8 @@ class LinearTest : public ::testing::TestWithParam<DType> {
     }
     // The whole weight, as rank-independent initialisation makes it.
     std::vector<double> whole(const Parameter& parameter) {
-        Parameter all = make_parameter(parameter.name, parameter.global_shape,
-                                       Sharding::replicated(0, 1), GetParam());
+        Parameter all = testing::make_parameter(parameter.name, parameter.global_shape,
+                                                Sharding::replicated(0, 1), GetParam());
         init_normal(all, 1.0, 7);
         return to_doubles(all.value);
     }
@@ -96,6 +97,7 @@ TEST_P(LinearTest, ColumnParallelMatchesDouble) {
     ParameterList parameters;
     layer.collect_parameters(parameters);
     ASSERT_EQ(parameters.size(), 3u);
+    const ParameterBuckets memory = testing::allocate(layer);
     for (Parameter* parameter : parameters) fill(*parameter);
     const Tensor x = gaussian({kBatch, kPositions, kWidth}, GetParam(), 1);
     const Tensor y = layer.forward(x);
@@ -148,6 +150,7 @@ TEST_P(LinearTest, RowParallelMatchesDouble) {
     constexpr std::int64_t kIn = 32;
     RowParallelLinear layer(*grid_, "o", kIn, kWidth, Sharding::sharded(1, kIn, 4, rank_, size_),
                             GetParam());
+    const ParameterBuckets memory = testing::allocate(layer);
     fill(layer.weight());
     const std::int64_t local = kIn / size_, begin = local * rank_;
     const Tensor x = gaussian({kBatch, kPositions, kIn}, GetParam(), 1);
@@ -174,6 +177,7 @@ TEST_P(LinearTest, EmptyBatchIsNoError) {
     ColumnParallelLinear column(
         *grid_, {{"c", 32, Sharding::sharded(0, 32, 1, rank_, size_), GradientSum::kNone}}, kWidth,
         GetParam());
+    const ParameterBuckets memory = testing::allocate(column);
     const Tensor x = Tensor::zeros({0, 3, kWidth}, GetParam());
     EXPECT_EQ(column.forward(x).shape(), (Shape{0, 3, 32 / size_}));
     EXPECT_EQ(column.backward(Tensor::zeros({0, 3, 32 / size_}, GetParam()), x).shape(), x.shape());
@@ -183,6 +187,7 @@ TEST_P(LinearTest, RejectsWrongShapes) {
     ColumnParallelLinear column(
         *grid_, {{"c", 32, Sharding::sharded(0, 32, 1, rank_, size_), GradientSum::kNone}}, kWidth,
         GetParam());
+    const ParameterBuckets memory = testing::allocate(column);
     EXPECT_THROW(column.forward(Tensor::zeros({1, 2, kWidth + 1}, GetParam())), Error);
     EXPECT_THROW(column.forward(Tensor::zeros({2, kWidth}, GetParam())), Error);
     EXPECT_THROW(

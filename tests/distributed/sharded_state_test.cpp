@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tests/support/compare.h"
+#include "tests/support/parameters.h"
 #include "tests/support/ranks.h"
 
 namespace evenkeel {
@@ -23,7 +24,7 @@ struct Model {
     Model(int rank, int size, DType type) {
         ParameterList list;
         const auto add = [&](const char* name, const Shape& shape, const Sharding& sharding) {
-            parameters.push_back(make_parameter(name, shape, sharding, type));
+            parameters.push_back(testing::make_parameter(name, shape, sharding, type));
         };
         add("layers.0.q.weight", {32, 24}, Sharding::sharded_by_head(0, 8, 4, rank, size));
         add("layers.0.k.weight", {8, 24}, Sharding::sharded_by_head(0, 2, 4, rank, size));
@@ -180,7 +181,7 @@ TEST_P(ShardedStateTest, NamesWhatDoesNotFitAndChangesNothing) {
         EXPECT_NE(renamed.find("model.safetensors"), std::string::npos) << renamed;
 
         Model wider(grid.tp_rank(), size, GetParam());
-        wider.parameters[6] = make_parameter(
+        wider.parameters[6] = testing::make_parameter(
             "norm.weight", {25}, Sharding::replicated(grid.tp_rank(), size), GetParam());
         const std::string shape = load_error(grid, wider.list());
         EXPECT_NE(shape.find("tensor \"norm.weight\": got shape [24], want [25]"),

@@ -8,6 +8,7 @@
 
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
+#include "tests/support/parameters.h"
 #include "tests/support/ranks.h"
 
 namespace evenkeel {
@@ -26,7 +27,7 @@ Parameter parameter(const std::string& name,
                     const Shape& shape,
                     const Sharding& sharding,
                     GradientSum sum) {
-    Parameter p = make_parameter(name, shape, sharding, DType::kFloat32);
+    Parameter p = declare_parameter(name, shape, sharding, DType::kFloat32);
     p.gradient_sum = sum;
     return p;
 }
@@ -48,7 +49,7 @@ TEST(ReduceGradientsTest, SumsExactlyWhatIsDeclared) {
     };
     const Sharding whole = Sharding::replicated(rank, size);
     const Sharding kv = Sharding::sharded_by_head(0, 2, 1, rank, size);
-    // Names that other systems act on must not matter here; sizes are on both sides of the packing.
+    // Names that other systems act on must not matter here.
     std::vector<Parameter> list = {
         parameter("layers.0.q_layernorm.weight", {3 * size, 5}, rows(3), GradientSum::kNone),
         parameter("q_gain", {2 * size, 4}, rows(2), GradientSum::kNone),
@@ -60,12 +61,9 @@ TEST(ReduceGradientsTest, SumsExactlyWhatIsDeclared) {
                   size > 2 ? GradientSum::kReplicaGroup : GradientSum::kNone),
         parameter("empty", {0, 4}, whole, GradientSum::kTensorParallel),
     };
-    ParameterList pointers;
-    for (Parameter& p : list) {
-        p.grad.fill(static_cast<float>(rank + 1));
-        pointers.push_back(&p);
-    }
-    reduce_gradients(grid, pointers, 2);
+    const ParameterBuckets buckets(testing::pointers_to(list), Device::kCpu);
+    for (Parameter& p : list) p.grad.fill(static_cast<float>(rank + 1));
+    reduce_gradients(grid, buckets, 2);
     expect_grad(list[0], rank + 1);
     expect_grad(list[1], rank + 1);
     expect_grad(list[2], triangle(size));
@@ -88,12 +86,10 @@ TEST(ReduceGradientsTest, SmallGradientsTravelTogether) {
         list.push_back(parameter(concat("gain", i), {16}, Sharding::replicated(rank, size),
                                  GradientSum::kTensorParallel));
     }
-    ParameterList pointers;
-    for (Parameter& p : list) pointers.push_back(&p);
-    reduce_gradients(grid, pointers, 2);
+    reduce_gradients(grid, {testing::pointers_to(list), Device::kCpu}, 2);
     EXPECT_EQ(grid.tensor().counts().all_reduces, size > 1 ? 1 : 0);
     for (Parameter& p : list) p.gradient_sum = GradientSum::kNone;
-    reduce_gradients(grid, pointers, 2);
+    reduce_gradients(grid, {testing::pointers_to(list), Device::kCpu}, 2);
     EXPECT_EQ(grid.tensor().counts().all_reduces, size > 1 ? 1 : 0)
         << "gradients that need no sum make no call";
 }
@@ -106,24 +102,56 @@ TEST(ReduceGradientsTest, AveragesOverDataParallelRanksAfterSummingOverTensorPar
     const Sharding whole = Sharding::replicated(grid.tp_rank(), tp);
     std::vector<Parameter> list = {parameter("a", {5}, whole, GradientSum::kTensorParallel),
                                    parameter("b", {400, 300}, whole, GradientSum::kNone)};
-    ParameterList pointers = {&list[0], &list[1]};
+    const ParameterBuckets buckets(testing::pointers_to(list), Device::kCpu);
     for (Parameter& p : list) p.grad.fill(static_cast<float>(1 + world().rank()));
-    reduce_gradients(grid, pointers, 4);
+    reduce_gradients(grid, buckets, 4);
     expect_grad(list[0], triangle(size) / grid.dp_size());
     double over_data = 0;  // of ranks tp_rank, tp_rank + tp, ..
     for (int d = 0; d < grid.dp_size(); ++d) over_data += 1 + d * tp + grid.tp_rank();
     expect_grad(list[1], over_data / grid.dp_size());
 }
 
+// A bucket goes on its way when its last parameter is complete, and no sooner.
+TEST(GradientReducerTest, StartsEachBucketWhenAllOfItIsComplete) {
+    const int size = world().size();
+    const ProcessGrid grid = make_grid(1);  // all data parallel
+    const Sharding whole = Sharding::replicated(0, 1);
+    std::vector<Parameter> list = {parameter("a", {60}, whole, GradientSum::kNone),
+                                   parameter("b", {60}, whole, GradientSum::kNone),
+                                   parameter("c", {60}, whole, GradientSum::kNone)};
+    const ParameterBuckets buckets(testing::pointers_to(list), Device::kCpu, 120);  // a, b; c
+    ASSERT_EQ(buckets.list().size(), 2u);
+    GradientReducer reducer(grid, buckets, 1);
+    const auto sums = [&] { return grid.data().counts().all_reduces; };
+    for (int step = 1; step <= 2; ++step) {
+        const std::int64_t before = sums(), one = size > 1 ? 1 : 0;
+        for (Parameter& p : list) p.grad.fill(static_cast<float>(step + world().rank()));
+        reducer.complete({&list[2]});
+        EXPECT_EQ(sums(), before + one);
+        reducer.complete({&list[1]});
+        EXPECT_EQ(sums(), before + one);
+        if (step == 1) reducer.complete({&list[0]});  // else finish() takes what is left
+        reducer.finish();
+        EXPECT_EQ(sums(), before + 2 * one);
+        for (const Parameter& p : list) expect_grad(p, step + (size - 1) / 2.0);
+    }
+    reducer.complete({&list[2]});
+    EXPECT_THROW(reducer.complete({&list[2]}), Error);
+    reducer.finish();
+}
+
 TEST(GradientNormTest, CountsEveryElementOnceAtAnySize) {
     const int rank = world().rank(), size = world().size();
     const ProcessGrid grid = make_grid(size);
     const auto make = [&](const std::string& name, const Shape& shape, const Sharding& sharding) {
-        Parameter p = parameter(name, shape, sharding, GradientSum::kNone);
-        // The gradient of the global tensor, cut as the parameter is.
-        init_normal(p, 1.0, 11);
-        p.grad.copy_from(p.master);
-        return p;
+        return parameter(name, shape, sharding, GradientSum::kNone);
+    };
+    // The gradient of the global tensor, cut as each parameter is.
+    const auto fill = [](std::vector<Parameter>& list) {
+        for (Parameter& p : list) {
+            init_normal(p, 1.0, 11);
+            p.grad.copy_from(p.master);
+        }
     };
     const auto lists = [&](int r, int n) {
         std::vector<Parameter> list;
@@ -134,13 +162,17 @@ TEST(GradientNormTest, CountsEveryElementOnceAtAnySize) {
         return list;
     };
     std::vector<Parameter> mine = lists(rank, size), all = lists(0, 1);
+    const ParameterBuckets buckets(testing::pointers_to(mine), Device::kCpu);
+    const ParameterBuckets whole(testing::pointers_to(all), Device::kCpu);
+    fill(mine);
+    fill(all);
     double want = 0;
     for (const Parameter& p : all) {
         for (double value : testing::to_doubles(p.grad)) want += value * value;
     }
-    ParameterList pointers;
-    for (Parameter& p : mine) pointers.push_back(&p);
-    const double norm = gradient_norm(grid, pointers);
+    const Tensor total = Tensor::full({1}, 7.0f, DType::kFloat64);  // what it held is forgotten
+    squared_gradient_norm(grid, buckets, total);
+    const double norm = std::sqrt(total.data<double>()[0]);
     EXPECT_NEAR(norm, std::sqrt(want), 1e-12 * std::sqrt(want));
     EXPECT_EQ(norm, world().all_reduce_scalar(norm, ReduceOp::kMax)) << "not the same on all ranks";
 }

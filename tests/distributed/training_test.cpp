@@ -80,11 +80,16 @@ double distance(const Tensor& got, const Tensor& want) {
     return std::sqrt(difference / size);
 }
 
-double backward_step(LanguageModel& model, const Batch& batch) {
-    zero_gradients(model.parameters());
-    const double loss = model.data_parallel_mean(model.forward_backward(batch, 1.0));
-    model.reduce_gradients();
-    return loss;
+struct Outcome {
+    double loss, norm;
+};
+
+// Gradients of a step, and its update if `step` is not 0.
+Outcome take_step(LanguageModel& model, const Batch& batch, std::int64_t step = 0) {
+    const Tensor numbers = compute_gradients(model, {&batch, 1});
+    if (step > 0) adamw_step(model.buckets(), {}, 1e-3, 0.0, numbers, step);
+    return {numbers.data<double>()[kLossIndex],
+            std::sqrt(numbers.data<double>()[kSquaredNormIndex])};
 }
 
 std::vector<std::pair<std::string, ModelConfig>> variants() {
@@ -127,15 +132,14 @@ TEST(DistributedModelTest, LossAndGradientsEqualThoseOfOneRank) {
         const SoloGrid solo;
         LanguageModel one(solo.grid, config, 1);
         const Batch batch = random_batch(4, 17, config.vocab_size, 3);
-        const double want_loss = backward_step(one, batch);
+        const Outcome want = take_step(one, batch);
         for (const GridShape& shape : grid_shapes()) {
             const ProcessGrid grid = make_grid(shape);
             SCOPED_TRACE(name + ", " + name_of(grid));
             LanguageModel many(grid, config, 1);
-            const double loss = backward_step(many, part_of(batch, grid));
-            EXPECT_LT(testing::relative_difference(loss, want_loss), 1e-6);
-            EXPECT_LT(testing::relative_difference(many.gradient_norm(), one.gradient_norm()),
-                      1e-5);
+            const Outcome got = take_step(many, part_of(batch, grid));
+            EXPECT_LT(testing::relative_difference(got.loss, want.loss), 1e-6);
+            EXPECT_LT(testing::relative_difference(got.norm, want.norm), 1e-5);
             for (std::size_t i = 0; i < many.parameters().size(); ++i) {
                 const Parameter& parameter = *many.parameters()[i];
                 const Tensor got = gather(grid, parameter, parameter.grad);
@@ -170,21 +174,19 @@ void expect_equal_replicas(const ProcessGrid& grid,
 }
 
 TEST(DistributedModelTest, TwentyStepsEqualThoseOfOneRank) {
-    const AdamWConfig optimizer;
     for (const auto& [name, config] : variants()) {
         const SoloGrid solo;
         LanguageModel one(solo.grid, config, 1);
         for (int step = 0; step < 20; ++step) {
-            backward_step(one, random_batch(4, 17, config.vocab_size, step));
-            adamw_step(one.parameters(), optimizer, 1e-3, 1.0, step + 1);
+            take_step(one, random_batch(4, 17, config.vocab_size, step), step + 1);
         }
         for (const GridShape& shape : grid_shapes()) {
             const ProcessGrid grid = make_grid(shape);
             SCOPED_TRACE(name + ", " + name_of(grid));
             LanguageModel many(grid, config, 1);
             for (int step = 0; step < 20; ++step) {
-                backward_step(many, part_of(random_batch(4, 17, config.vocab_size, step), grid));
-                adamw_step(many.parameters(), optimizer, 1e-3, 1.0, step + 1);
+                take_step(many, part_of(random_batch(4, 17, config.vocab_size, step), grid),
+                          step + 1);
             }
             for (std::size_t i = 0; i < many.parameters().size(); ++i) {
                 const Parameter& parameter = *many.parameters()[i];
@@ -204,8 +206,7 @@ TEST(DistributedModelTest, ReplicasStayBitEqualInBfloat16) {
         SCOPED_TRACE(name_of(grid));
         LanguageModel model(grid, config, 1);
         for (int step = 0; step < 20; ++step) {
-            backward_step(model, part_of(random_batch(4, 17, config.vocab_size, step), grid));
-            adamw_step(model.parameters(), {}, 1e-3, 1.0, step + 1);
+            take_step(model, part_of(random_batch(4, 17, config.vocab_size, step), grid), step + 1);
         }
         expect_equal_replicas(grid, model, config);
     }
@@ -221,10 +222,10 @@ Traffic traffic_of(const ProcessGrid& grid, const ModelConfig& config) {
     CommunicationCounts& counts = grid.tensor().counts();
     Traffic traffic;
     counts = {};
-    model.forward_backward(batch, 1.0);
+    testing::forward_backward(model, batch);
     traffic.pass = counts;
     counts = {};
-    model.reduce_gradients();
+    reduce_gradients(grid, model.buckets(), config.attention.num_kv_heads);
     traffic.reduction = counts;
     return traffic;
 }
@@ -262,13 +263,13 @@ TEST(DistributedModelTest, HeadMetricsEqualThoseOfOneRank) {
     const SoloGrid solo;
     LanguageModel one(solo.grid, config, 1);
     const Batch batch = random_batch(4, 17, config.vocab_size, 3);
-    one.forward_backward(batch, 1.0);
+    testing::forward_backward(one, batch);
     const auto want = one.head_metrics();
     for (const GridShape& shape : grid_shapes()) {
         const ProcessGrid grid = make_grid(shape);
         SCOPED_TRACE(name_of(grid));
         LanguageModel many(grid, config, 1);
-        many.forward_backward(part_of(batch, grid), 1.0);
+        testing::forward_backward(many, part_of(batch, grid));
         const auto got = many.head_metrics();
         for (std::size_t table = 0; table < 2; ++table) {
             EXPECT_EQ(got[table].name, want[table].name);
@@ -304,8 +305,7 @@ TEST(DistributedModelTest, LoadsCheckpointsOfAnotherGrid) {
     const ProcessGrid grid = make_grid(grid_shapes().back());
     LanguageModel saved(grid, config, 1);
     for (int step = 0; step < 2; ++step) {
-        backward_step(saved, part_of(random_batch(4, 17, config.vocab_size, step), grid));
-        adamw_step(saved.parameters(), {}, 1e-3, 1.0, step + 1);
+        take_step(saved, part_of(random_batch(4, 17, config.vocab_size, step), grid), step + 1);
     }
     saved.save_state(files.path());
     saved.barrier();

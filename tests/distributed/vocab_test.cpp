@@ -8,6 +8,7 @@
 
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
+#include "tests/support/parameters.h"
 #include "tests/support/ranks.h"
 
 namespace evenkeel {
@@ -44,9 +45,10 @@ class VocabTest : public ::testing::TestWithParam<DType> {
 
 TEST_P(VocabTest, EmbeddingLooksUpRowsExactly) {
     VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
+    const ParameterBuckets memory = testing::allocate(embedding);
     init_normal(embedding.weight(), 1.0, 3);
-    const Parameter whole =
-        make_parameter("embedding", {kVocab, kWidth}, Sharding::replicated(0, 1), GetParam());
+    const Parameter whole = testing::make_parameter("embedding", {kVocab, kWidth},
+                                                    Sharding::replicated(0, 1), GetParam());
     init_normal(whole, 1.0, 3);
     const Tensor tokens = token_tensor({3, 11}, 1);
     const Tensor y = embedding.forward(tokens);
@@ -60,6 +62,7 @@ TEST_P(VocabTest, EmbeddingLooksUpRowsExactly) {
 
 TEST_P(VocabTest, EmbeddingGradientSumsRowsOfTheSameToken) {
     VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
+    const ParameterBuckets memory = testing::allocate(embedding);
     const Tensor tokens = token_tensor({3, 11}, 1);
     const Tensor dy = gaussian({3, 11, kWidth}, GetParam(), 5);
     embedding.backward(dy, tokens);
@@ -77,6 +80,7 @@ TEST_P(VocabTest, EmbeddingGradientSumsRowsOfTheSameToken) {
 
 TEST_P(VocabTest, EmbeddingRejectsTokensOutsideTheVocabularyOnEveryRank) {
     VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
+    const ParameterBuckets memory = testing::allocate(embedding);
     for (std::int32_t bad : {-1, static_cast<std::int32_t>(kVocab)}) {
         const Tensor tokens = token_tensor({1, 4}, 1);
         tokens.data<std::int32_t>()[2] = bad;
@@ -94,6 +98,7 @@ TEST_P(VocabTest, EmbeddingRejectsTokensOutsideTheVocabularyOnEveryRank) {
 
 TEST_P(VocabTest, EmbeddingTakesAnEmptyBatch) {
     VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
+    const ParameterBuckets memory = testing::allocate(embedding);
     const Tensor none = Tensor::zeros({0, 7}, DType::kInt32);
     EXPECT_EQ(embedding.forward(none).shape(), (Shape{0, 7, kWidth}));
     embedding.backward(Tensor::zeros({0, 7, kWidth}, GetParam()), none);

@@ -8,21 +8,34 @@
 
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
+#include "tests/support/parameters.h"
 
 namespace evenkeel {
 namespace {
 
 using testing::gaussian;
+using testing::make_parameter;
 using testing::near;
 using testing::same_bits;
+using testing::step_numbers;
 using testing::to_doubles;
 
-Parameter make(const std::string& name, const Shape& shape, DType dtype, bool weight_decay = true) {
-    Parameter parameter = make_parameter(name, shape, Sharding::replicated(0, 1), dtype);
-    parameter.weight_decay = weight_decay;
-    init_normal(parameter, 0.5, 7);
-    return parameter;
-}
+// A parameter with its memory.
+struct Single {
+    Parameter parameter;
+    ParameterBuckets buckets;
+
+    Single(const Shape& shape, DType dtype, bool weight_decay = true)
+        : parameter(declare_parameter("w", shape, Sharding::replicated(0, 1), dtype)) {
+        parameter.weight_decay = weight_decay;
+        buckets = ParameterBuckets({&parameter}, Device::kCpu);
+        init_normal(parameter, 0.5, 7);
+    }
+    Single(const Single&) = delete;
+    Single& operator=(const Single&) = delete;
+};
+
+const Tensor kNoClipping = step_numbers(1.0, 1.0);
 
 void set_gradient(const Parameter& parameter, std::int64_t step) {
     parameter.grad.copy_from(gaussian(parameter.global_shape, DType::kFloat32, 100 + step, 0.3));
@@ -55,13 +68,16 @@ TEST_P(AdamWAgainstDouble, TwentySteps) {
     AdamWConfig config;
     config.weight_decay = 0.5;
     for (const bool decay : {true, false}) {
-        Parameter parameter = make("w", {37, 129}, GetParam(), decay);
+        Single single({37, 129}, GetParam(), decay);
+        const Parameter& parameter = single.parameter;
         Reference reference(parameter);
         for (int step = 1; step <= 20; ++step) {
             set_gradient(parameter, step);
             const double lr = 0.01 / step, scale = step % 3 == 0 ? 0.25 : 1.0;
             reference.step(parameter.grad, config, lr, scale, step, decay);
-            adamw_step({&parameter}, config, lr, scale, step);
+            // A norm of 4 clipped to 1 is a scale of a quarter.
+            adamw_step(single.buckets, config, lr, 1.0, step_numbers(1.0, 1.0 / (scale * scale)),
+                       step);
         }
         EXPECT_TRUE(near(parameter.master, reference.w, 1e-6, 1e-6)) << "decay " << decay;
         EXPECT_TRUE(near(parameter.exp_avg, reference.m, 1e-6, 1e-7)) << "decay " << decay;
@@ -79,24 +95,40 @@ TEST(AdamWTest, FirstStepMovesByTheLearningRate) {
     // Bias correction makes the first update lr * sign(g), whatever g's size.
     AdamWConfig config;
     config.weight_decay = 0.0;
-    Parameter parameter = make_parameter("w", {3}, Sharding::replicated(0, 1), DType::kFloat32);
-    parameter.grad.data<float>()[0] = 1e-3f;
-    parameter.grad.data<float>()[1] = -50.0f;
-    adamw_step({&parameter}, config, 0.125, 1.0, 1);
-    EXPECT_TRUE(near(parameter.value, {-0.125, 0.125, 0.0}, 2e-5, 0.0));
+    const Single single({3}, DType::kFloat32);
+    init_constant(single.parameter, 0.0f);
+    single.parameter.grad.data<float>()[0] = 1e-3f;
+    single.parameter.grad.data<float>()[1] = -50.0f;
+    adamw_step(single.buckets, config, 0.125, 0.0, kNoClipping, 1);
+    EXPECT_TRUE(near(single.parameter.value, {-0.125, 0.125, 0.0}, 2e-5, 0.0));
 }
 
 TEST(AdamWTest, DecayAloneShrinksTheWeight) {
     AdamWConfig config;
     config.weight_decay = 0.5;
-    Parameter with = make_parameter("a", {1}, Sharding::replicated(0, 1), DType::kFloat32);
-    Parameter without = make_parameter("b", {1}, Sharding::replicated(0, 1), DType::kFloat32);
-    without.weight_decay = false;
-    init_constant(with, 2.0f);
-    init_constant(without, 2.0f);
-    adamw_step({&with, &without}, config, 0.25, 1.0, 1);
-    EXPECT_FLOAT_EQ(with.value.data<float>()[0], 2.0f - 0.25f * 0.5f * 2.0f);
-    EXPECT_EQ(without.value.data<float>()[0], 2.0f);
+    const Single with({1}, DType::kFloat32, true), without({1}, DType::kFloat32, false);
+    for (const Single* single : {&with, &without}) {
+        init_constant(single->parameter, 2.0f);
+        adamw_step(single->buckets, config, 0.25, 0.0, kNoClipping, 1);
+    }
+    EXPECT_FLOAT_EQ(with.parameter.value.data<float>()[0], 2.0f - 0.25f * 0.5f * 2.0f);
+    EXPECT_EQ(without.parameter.value.data<float>()[0], 2.0f);
+}
+
+TEST(AdamWTest, LeavesEverythingAsItIsWithoutFiniteNumbers) {
+    const double nan = NAN, infinite = INFINITY;
+    for (const Tensor& numbers : {step_numbers(nan, 1.0), step_numbers(1.0, nan),
+                                  step_numbers(infinite, 1.0), step_numbers(1.0, infinite)}) {
+        const Single single({33}, DType::kBFloat16);
+        const Parameter& parameter = single.parameter;
+        set_gradient(parameter, 1);
+        const Tensor master = parameter.master.clone(), value = parameter.value.clone();
+        adamw_step(single.buckets, {}, 0.01, 1.0, numbers, 1);
+        EXPECT_TRUE(same_bits(parameter.master, master));
+        EXPECT_TRUE(same_bits(parameter.value, value));
+        EXPECT_TRUE(same_bits(parameter.exp_avg, Tensor::zeros({33}, DType::kFloat32)));
+        EXPECT_TRUE(same_bits(parameter.exp_avg_sq, Tensor::zeros({33}, DType::kFloat32)));
+    }
 }
 
 // Runs some steps and returns the parameters with the moments.
@@ -106,19 +138,19 @@ std::vector<Tensor> run(int threads, std::int64_t pieces) {
     const std::int64_t rows = 24, columns = 1001;
     std::vector<Parameter> parameters;
     for (std::int64_t i = 0; i < pieces; ++i) {
-        parameters.push_back(make_parameter(
+        parameters.push_back(declare_parameter(
             "w", {rows, columns}, Sharding::sharded(0, rows, 1, static_cast<int>(i), pieces),
             DType::kBFloat16));
-        init_normal(parameters.back(), 0.5, 7);
     }
-    ParameterList list;
-    for (Parameter& parameter : parameters) list.push_back(&parameter);
+    const ParameterList list = testing::pointers_to(parameters);
+    const ParameterBuckets buckets(list, Device::kCpu);
+    for (const Parameter& parameter : parameters) init_normal(parameter, 0.5, 7);
     for (int step = 1; step <= 5; ++step) {
         const Tensor grad = gaussian({rows, columns}, DType::kFloat32, step);
         for (Parameter* p : list) {
             p->grad.copy_from(grad.slice(0, p->sharding.begin, p->sharding.end));
         }
-        adamw_step(list, AdamWConfig{}, 0.01, 0.7, step);
+        adamw_step(buckets, AdamWConfig{}, 0.01, 0.7, kNoClipping, step);
     }
     omp_set_num_threads(before);
     std::vector<Tensor> whole(4);
@@ -148,52 +180,35 @@ TEST(AdamWTest, SameBitsForAnyThreadCountAndSharding) {
 }
 
 TEST(AdamWTest, LeavesGradientsAloneAndZeroGradientsClearsThem) {
-    Parameter parameter = make("w", {5000}, DType::kBFloat16);
-    set_gradient(parameter, 1);
-    const Tensor before = parameter.grad.clone();
-    adamw_step({&parameter}, AdamWConfig{}, 0.01, 0.5, 1);
-    EXPECT_TRUE(same_bits(parameter.grad, before));
-    zero_gradients({&parameter});
-    EXPECT_TRUE(same_bits(parameter.grad, Tensor::zeros({5000}, DType::kFloat32)));
-}
-
-TEST(AdamWTest, UpdatesSlicesOfAFusedTensorOnly) {
-    const Tensor fused = Tensor::full({6, 8}, 1.0f, DType::kFloat32);
-    const Tensor grads = Tensor::full({6, 8}, 1.0f, DType::kFloat32);
-    Parameter parameter = make_parameter("w", {2, 8}, Sharding::replicated(0, 1),
-                                         fused.slice(0, 2, 4), grads.slice(0, 2, 4));
-    adamw_step({&parameter}, AdamWConfig{}, 0.5, 1.0, 1);
-    for (std::int64_t row = 0; row < 6; ++row) {
-        const bool updated = row == 2 || row == 3;
-        EXPECT_EQ(fused.data<float>()[row * 8 + 7] != 1.0f, updated) << "row " << row;
-    }
+    const Single single({5000}, DType::kBFloat16);
+    set_gradient(single.parameter, 1);
+    const Tensor before = single.parameter.grad.clone();
+    adamw_step(single.buckets, AdamWConfig{}, 0.01, 0.5, kNoClipping, 1);
+    EXPECT_TRUE(same_bits(single.parameter.grad, before));
+    single.buckets.zero_gradients();
+    EXPECT_TRUE(same_bits(single.parameter.grad, Tensor::zeros({5000}, DType::kFloat32)));
 }
 
 TEST(AdamWTest, EmptyParametersAreFine) {
-    Parameter parameter = make("w", {0, 4}, DType::kBFloat16);
-    EXPECT_NO_THROW(adamw_step({&parameter}, AdamWConfig{}, 0.1, 1.0, 1));
-    EXPECT_NO_THROW(adamw_step({}, AdamWConfig{}, 0.1, 1.0, 1));
+    const Single single({0, 4}, DType::kBFloat16);
+    EXPECT_NO_THROW(adamw_step(single.buckets, AdamWConfig{}, 0.1, 0.0, kNoClipping, 1));
+    EXPECT_NO_THROW(adamw_step(ParameterBuckets(), AdamWConfig{}, 0.1, 0.0, kNoClipping, 1));
 }
 
-TEST(AdamWTest, RejectsWhatItCannotUpdate) {
-    Parameter parameter = make("w", {4, 6}, DType::kBFloat16);
-    EXPECT_THROW(adamw_step({&parameter}, AdamWConfig{}, 0.1, 1.0, 0), Error);
+TEST(AdamWTest, RejectsWhatHasNoMeaning) {
+    const Single single({4, 6}, DType::kBFloat16);
+    const auto step = [&](const AdamWConfig& config, double clip, const Tensor& numbers, int n) {
+        adamw_step(single.buckets, config, 0.1, clip, numbers, n);
+    };
+    EXPECT_THROW(step({}, 0.0, kNoClipping, 0), Error);
+    EXPECT_THROW(step({}, -1.0, kNoClipping, 1), Error);
+    EXPECT_THROW(step({}, NAN, kNoClipping, 1), Error);
+    EXPECT_THROW(step({}, 0.0, Tensor::zeros({1}, DType::kFloat64), 1), Error);
+    EXPECT_THROW(step({}, 0.0, Tensor::zeros({2}, DType::kFloat32), 1), Error);
+    EXPECT_THROW(step({}, 0.0, Tensor(), 1), Error);
     AdamWConfig config;
     config.beta2 = 1.0;
-    EXPECT_THROW(adamw_step({&parameter}, config, 0.1, 1.0, 1), Error);
-    Parameter strided = parameter;
-    strided.grad = Tensor::zeros({4, 12}, DType::kFloat32).slice(1, 0, 6);
-    try {
-        adamw_step({&strided}, AdamWConfig{}, 0.1, 1.0, 1);
-        FAIL() << "no error";
-    } catch (const Error& e) {
-        EXPECT_NE(std::string(e.what()).find("w's gradient: got strides [12, 1]"),
-                  std::string::npos)
-            << e.what();
-    }
-    Parameter missing = parameter;
-    missing.exp_avg = Tensor();
-    EXPECT_THROW(adamw_step({&missing}, AdamWConfig{}, 0.1, 1.0, 1), Error);
+    EXPECT_THROW(step(config, 0.0, kNoClipping, 1), Error);
 }
 
 TEST(AdamWTest, ValidateNamesTheKey) {

@@ -5,10 +5,12 @@
 #include <cmath>
 
 #include "tests/support/compare.h"
+#include "tests/support/parameters.h"
 
 namespace evenkeel {
 namespace {
 
+using testing::make_parameter;
 using testing::same_bits;
 using testing::to_doubles;
 
@@ -92,22 +94,9 @@ TEST(ParameterTest, InitialWeightsDoNotDependOnTheSharding) {
     EXPECT_FALSE(same_bits(other.master, whole.master)) << "the name is part of the key";
 }
 
-TEST(ParameterTest, SlicesOfAFusedTensorStayThere) {
-    const Tensor fused = Tensor::zeros({6, 4}, DType::kBFloat16);
-    const Tensor grads = Tensor::zeros({6, 4}, DType::kFloat32);
-    const Parameter p = make_parameter("w", {2, 4}, Sharding::replicated(0, 1),
-                                       fused.slice(0, 2, 4), grads.slice(0, 2, 4));
-    init_constant(p, 1.0f);
-    std::vector<double> want(24, 0.0);
-    for (int i = 8; i < 16; ++i) want[i] = 1.0;
-    EXPECT_EQ(to_doubles(fused), want);
-    EXPECT_THROW(make_parameter("w", {3, 4}, Sharding::replicated(0, 1), fused.slice(0, 2, 4),
-                                grads.slice(0, 2, 4)),
-                 Error);
-}
-
 TEST(ParameterTest, RejectsAShapeWithoutDimensions) {
-    EXPECT_THROW(make_parameter("scale", {}, Sharding::replicated(0, 1), DType::kFloat32), Error);
+    EXPECT_THROW(declare_parameter("scale", {}, Sharding::replicated(0, 1), DType::kFloat32),
+                 Error);
 }
 
 }  // namespace

@@ -26,25 +26,33 @@ class BigramTable : public TrainableModel {
         : rank_(rank),
           ranks_(ranks),
           main_(main),
-          table_(make_parameter("table", {256, 256}, Sharding::replicated(0, 1), DType::kFloat32)) {
+          table_(
+              declare_parameter("table", {256, 256}, Sharding::replicated(0, 1), DType::kFloat32)),
+          buckets_({&table_}, Device::kCpu) {
         init_normal(table_, 0.02, 7);
         parameters_ = {&table_};
     }
 
     const ParameterList& parameters() override { return parameters_; }
 
-    double forward_backward(const Batch& batch, double loss_scale) override {
+    const ParameterBuckets& buckets() override { return buckets_; }
+
+    void forward_backward(const Batch& batch,
+                          double loss_scale,
+                          bool,
+                          const Tensor& loss) override {
         seen.push_back(batch.tokens.clone());
-        const double loss = pass(batch, loss_scale);
+        *loss.data<double>() += loss_scale * pass(batch, loss_scale);
         if (spoil && spoil(static_cast<int>(seen.size()))) table_.grad.data<float>()[5] = NAN;
-        return loss;
     }
     double evaluate(const Batch& batch) override {
         evaluated.push_back(batch.tokens.clone());
         return pass(batch, 0.0);
     }
-    void reduce_gradients() override {}
-    double gradient_norm() override {
+    void reduce_gradients(const Tensor& numbers) override {
+        numbers.data<double>()[kSquaredNormIndex] = std::pow(gradient_norm(), 2);
+    }
+    double gradient_norm() const {
         double sum = 0.0;
         for (double g : testing::to_doubles(table_.grad)) sum += g * g;
         return std::sqrt(sum);
@@ -106,6 +114,7 @@ class BigramTable : public TrainableModel {
     int rank_, ranks_;
     bool main_;
     Parameter table_;
+    ParameterBuckets buckets_;
     ParameterList parameters_;
 };
 

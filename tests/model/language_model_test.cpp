@@ -56,8 +56,8 @@ TEST_P(LanguageModelGradientTest, AgreesWithFiniteDifferences) {
     LanguageModel model(solo.grid, config, 5);
     testing::randomize_gains(model);
     const Batch batch = random_batch(2, 9, config.vocab_size, 11);
-    zero_gradients(model.parameters());
-    model.forward_backward(batch, 1.0);
+    model.buckets().zero_gradients();
+    testing::forward_backward(model, batch, 1.0);
 
     for (Parameter* parameter : model.parameters()) {
         float* value = parameter->value.data<float>();
@@ -166,15 +166,16 @@ TEST(LanguageModelTest, MicroBatchesAddUpToTheWholeBatch) {
     const SoloGrid solo;
     LanguageModel model(solo.grid, tiny_model(), 1);
     const Batch batch = random_batch(4, 16, 32, 2);
-    zero_gradients(model.parameters());
-    const double whole = model.forward_backward(batch, 1.0);
+    model.buckets().zero_gradients();
+    const double whole = testing::forward_backward(model, batch, 1.0);
     const std::vector<double> want = gradients(model);
-    zero_gradients(model.parameters());
+    model.buckets().zero_gradients();
     double parts = 0.0;
     for (std::int64_t i = 0; i < 4; ++i) {
         parts +=
-            0.25 * model.forward_backward(
-                       {batch.tokens.slice(0, i, i + 1), batch.targets.slice(0, i, i + 1)}, 0.25);
+            0.25 *
+            testing::forward_backward(
+                model, {batch.tokens.slice(0, i, i + 1), batch.targets.slice(0, i, i + 1)}, 0.25);
     }
     EXPECT_NEAR(parts, whole, 1e-6 * whole);
     EXPECT_LT(distance(gradients(model), want), 1e-6);
@@ -192,8 +193,8 @@ TEST(LanguageModelTest, GivesTheSameBitsEveryTimeAndAtAnyNumberOfThreads) {
         std::vector<double> first;
         for (int threads : {1, 1, 2, 3}) {
             omp_set_num_threads(threads);
-            zero_gradients(model.parameters());
-            const double loss = model.forward_backward(batch, 1.0);
+            model.buckets().zero_gradients();
+            const double loss = testing::forward_backward(model, batch, 1.0);
             if (first.empty()) {
                 first_loss = loss;
                 first = gradients(model);
@@ -212,10 +213,10 @@ TEST(LanguageModelTest, Bfloat16StaysNearFp32) {
     config.type = ComputeType::kBf16;
     LanguageModel rounded(solo.grid, config, 1);
     const Batch batch = random_batch(4, 32, 32, 2);
-    zero_gradients(exact.parameters());
-    zero_gradients(rounded.parameters());
-    const double want = exact.forward_backward(batch, 1.0);
-    EXPECT_NEAR(rounded.forward_backward(batch, 1.0), want, 0.01 * want);
+    exact.buckets().zero_gradients();
+    rounded.buckets().zero_gradients();
+    const double want = testing::forward_backward(exact, batch, 1.0);
+    EXPECT_NEAR(testing::forward_backward(rounded, batch, 1.0), want, 0.01 * want);
     EXPECT_LT(distance(gradients(rounded), gradients(exact)), 0.03);
 }
 
@@ -224,12 +225,12 @@ TEST(LanguageModelTest, GathersHeadMetricsOverMicroBatches) {
     LanguageModel model(solo.grid, tiny_model(), 1);
     EXPECT_TRUE(model.head_metrics().empty());
     const Batch a = random_batch(2, 16, 32, 2), b = random_batch(2, 16, 32, 3);
-    model.forward_backward(a, 1.0);
+    testing::forward_backward(model, a, 1.0);
     const auto of_a = model.head_metrics();
-    model.forward_backward(b, 1.0);
+    testing::forward_backward(model, b, 1.0);
     const auto of_b = model.head_metrics();
-    model.forward_backward(a, 1.0);
-    model.forward_backward(b, 1.0);
+    testing::forward_backward(model, a, 1.0);
+    testing::forward_backward(model, b, 1.0);
     model.evaluate(random_batch(2, 64, 32, 4));  // does not count
     const auto of_both = model.head_metrics();
     ASSERT_EQ(of_both.size(), 2u);
@@ -253,7 +254,8 @@ TEST(LanguageModelTest, TelemetryChangesNothingElse) {
     config.telemetry = false;
     LanguageModel plain(solo.grid, config, 1);
     const Batch batch = random_batch(2, 33, 32, 2);
-    EXPECT_EQ(watched.forward_backward(batch, 1.0), plain.forward_backward(batch, 1.0));
+    EXPECT_EQ(testing::forward_backward(watched, batch, 1.0),
+              testing::forward_backward(plain, batch, 1.0));
     EXPECT_EQ(gradients(watched), gradients(plain));
     EXPECT_TRUE(plain.head_metrics().empty());
     EXPECT_EQ(watched.description(), plain.description());
@@ -266,10 +268,10 @@ TEST(LanguageModelTest, MemoryGrowsLinearlyWithLength) {
     LanguageModel model(solo.grid, config, 1);
     const auto peak = [&](std::int64_t length) {
         const Batch batch = random_batch(1, length, 32, 2);
-        model.forward_backward(batch, 1.0);  // tables grow once
+        testing::forward_backward(model, batch, 1.0);  // tables grow once
         Buffer::reset_peak(Device::kCpu);
         const auto before = static_cast<double>(Buffer::live_bytes(Device::kCpu));
-        model.forward_backward(batch, 1.0);
+        testing::forward_backward(model, batch, 1.0);
         return static_cast<double>(Buffer::peak_bytes(Device::kCpu)) - before;
     };
     const double short_peak = peak(128), middle_peak = peak(256), long_peak = peak(512);

@@ -50,6 +50,13 @@ inline Batch random_batch(std::int64_t batch,
     return result;
 }
 
+// Adds to the model's gradients, not reduced over data-parallel ranks; returns the unscaled mean loss.
+inline double forward_backward(TrainableModel& model, const Batch& batch, double loss_scale = 1.0) {
+    const Tensor loss = Tensor::zeros({1}, DType::kFloat64, model.buckets().device());
+    model.forward_backward(batch, loss_scale, false, loss);
+    return loss.to(Device::kCpu).data<double>()[0] / loss_scale;
+}
+
 inline Parameter& find(TrainableModel& model, const std::string& name) {
     for (Parameter* parameter : model.parameters()) {
         if (parameter->name == name) return *parameter;

@@ -1,0 +1,96 @@
+#include "framework/parameter_buckets.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+namespace evenkeel {
+namespace {
+
+std::int64_t local_elements(const Parameter& parameter) {
+    return num_elements(parameter.local_shape());
+}
+
+void add_chunks(ParameterBucket& bucket, const Parameter& parameter, std::int64_t begin) {
+    std::uint32_t flags = 0;
+    if (parameter.weight_decay) flags |= ParameterChunk::kDecays;
+    if (parameter.sharding.is_owner()) flags |= ParameterChunk::kOwned;
+    const std::int64_t end = begin + local_elements(parameter);
+    for (std::int64_t at = begin; at < end; at += ParameterChunk::kMost) {
+        const auto count = std::min<std::int64_t>(end - at, ParameterChunk::kMost);
+        bucket.chunks.push_back({at, static_cast<std::int32_t>(count), flags});
+    }
+}
+
+void allocate(ParameterBucket& bucket, Device device) {
+    std::int64_t elements = 0;
+    for (const Parameter* parameter : bucket.parameters) elements += local_elements(*parameter);
+    const DType dtype = bucket.parameters.front()->dtype;
+    const auto zeros = [&](DType type) { return Tensor::zeros({elements}, type, device); };
+    bucket.master = zeros(DType::kFloat32);
+    bucket.value = dtype == DType::kFloat32 ? bucket.master : zeros(dtype);
+    bucket.grad = zeros(DType::kFloat32);
+    bucket.exp_avg = zeros(DType::kFloat32);
+    bucket.exp_avg_sq = zeros(DType::kFloat32);
+
+    std::int64_t begin = 0;
+    for (Parameter* parameter : bucket.parameters) {
+        const Shape shape = parameter->local_shape();
+        const std::int64_t end = begin + num_elements(shape);
+        const auto part = [&](const Tensor& flat) { return flat.slice(0, begin, end).view(shape); };
+        parameter->value = part(bucket.value);
+        parameter->master = part(bucket.master);
+        parameter->grad = part(bucket.grad);
+        parameter->exp_avg = part(bucket.exp_avg);
+        parameter->exp_avg_sq = part(bucket.exp_avg_sq);
+        add_chunks(bucket, *parameter, begin);
+        begin = end;
+    }
+    if (device != Device::kCuda) return;
+    const auto count = static_cast<std::int64_t>(bucket.chunks.size());
+    const Tensor table = Tensor::uninitialized({count, 4}, DType::kInt32);
+    if (count > 0) std::memcpy(table.raw(), bucket.chunks.data(), table.bytes());
+    bucket.device_chunks = table.to(device);
+}
+
+}  // namespace
+
+ParameterBuckets::ParameterBuckets(const ParameterList& parameters,
+                                   Device device,
+                                   std::int64_t elements)
+    : device_(device) {
+    struct Open {
+        std::size_t bucket;
+        std::int64_t elements;
+    };
+    std::map<std::pair<DType, GradientSum>, Open> open;
+    for (std::size_t i = 0; i < parameters.size();) {
+        // A parameter and those that join it.
+        std::size_t end = i + 1;
+        std::int64_t count = local_elements(*parameters[i]);
+        for (; end < parameters.size() && parameters[end]->joins_previous; ++end) {
+            EVENKEEL_CHECK(parameters[end]->dtype == parameters[i]->dtype, "ParameterBuckets",
+                           parameters[end]->name, ": got ", name_of(parameters[end]->dtype),
+                           ", want ", name_of(parameters[i]->dtype), " as ", parameters[i]->name,
+                           " has, which it joins");
+            count += local_elements(*parameters[end]);
+        }
+        const std::pair key{parameters[i]->dtype, parameters[i]->gradient_sum};
+        auto found = open.find(key);
+        if (found == open.end() || found->second.elements + count > elements) {
+            buckets_.emplace_back();
+            found = open.insert_or_assign(key, Open{buckets_.size() - 1, 0}).first;
+        }
+        found->second.elements += count;
+        auto& members = buckets_[found->second.bucket].parameters;
+        for (; i < end; ++i) members.push_back(parameters[i]);
+    }
+    for (ParameterBucket& bucket : buckets_) allocate(bucket, device);
+}
+
+void ParameterBuckets::zero_gradients() const {
+    for (const ParameterBucket& bucket : buckets_) bucket.grad.zero();
+}
+
+}  // namespace evenkeel

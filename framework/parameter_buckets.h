@@ -1,0 +1,56 @@
+// The memory of a model's parameters: flat buckets, in which parameters lie one behind the other. What is
+// done to all of them alike (the optimizer's step, the gradient's norm, sums over ranks) is done to a few
+// long arrays.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "framework/parameter.h"
+
+namespace evenkeel {
+
+// A run of a bucket's elements that belongs to one parameter.
+struct ParameterChunk {
+    static constexpr std::int32_t kMost = 1 << 14;  // elements
+    enum Flags : std::uint32_t { kDecays = 1, kOwned = 2 };
+    std::int64_t begin = 0;
+    std::int32_t count = 0;
+    std::uint32_t flags = 0;  // whether weight decay applies; whether this rank owns the elements
+
+    bool decays() const { return (flags & kDecays) != 0; }
+    bool owned() const { return (flags & kOwned) != 0; }
+};
+static_assert(sizeof(ParameterChunk) == 16);
+
+// Parameters of one value type and one GradientSum (that of the first where several are joined).
+struct ParameterBucket {
+    std::vector<Parameter*> parameters;        // in memory order
+    Tensor value;                              // [N] fp32 or bf16; master itself when fp32
+    Tensor master, grad, exp_avg, exp_avg_sq;  // [N] fp32
+    std::vector<ParameterChunk> chunks;        // in memory order; together all elements
+    Tensor device_chunks;                      // [chunks, 4] int32: their bytes; on CUDA only
+};
+
+class ParameterBuckets {
+  public:
+    static constexpr std::int64_t kElements = 8 << 20;
+
+    ParameterBuckets() = default;
+    // Gives every parameter its memory, zeros. Buckets are filled in the list's order up to `elements`,
+    // or one matrix where that is longer; joined parameters stay together. What the parameters declare
+    // must not change afterwards, and they must outlive this object.
+    ParameterBuckets(const ParameterList& parameters,
+                     Device device,
+                     std::int64_t elements = kElements);
+
+    Device device() const { return device_; }
+    const std::vector<ParameterBucket>& list() const { return buckets_; }
+    void zero_gradients() const;
+
+  private:
+    Device device_ = Device::kCpu;
+    std::vector<ParameterBucket> buckets_;
+};
+
+}  // namespace evenkeel
