@@ -60,7 +60,7 @@ void adamw_step(const ParameterBuckets& buckets,
             return cpu::adamw_step(buckets, s, static_cast<float>(clip ? clip_norm / norm : 1.0));
         }
         case Device::kCuda:
-            throw_error(ErrorCode::kNotBuilt, kOp, "device: got cuda, want cpu");
+            return cuda::adamw_step(buckets, s, clip_norm, numbers);
     }
 }
 

@@ -15,7 +15,7 @@ void add_squared_gradient_norm(const ParameterBuckets& buckets, const Tensor& to
         case Device::kCpu:
             return cpu::add_squared_gradient_norm(buckets, total);
         case Device::kCuda:
-            throw_error(ErrorCode::kNotBuilt, kOp, "device: got cuda, want cpu");
+            return cuda::add_squared_gradient_norm(buckets, total);
     }
 }
 

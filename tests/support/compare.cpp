@@ -38,9 +38,12 @@ double rounding_unit(DType dtype) {
 }  // namespace
 
 std::vector<double> to_doubles(const Tensor& tensor) {
-    const Tensor packed = tensor.to(Device::kCpu).to(DType::kFloat32).contiguous();
-    const float* data = packed.data<float>();
-    return {data, data + packed.numel()};
+    const Tensor packed = tensor.to(Device::kCpu).contiguous();
+    if (packed.dtype() == DType::kFloat64) {
+        return {packed.data<double>(), packed.data<double>() + packed.numel()};
+    }
+    const Tensor wide = packed.to(DType::kFloat32);
+    return {wide.data<float>(), wide.data<float>() + wide.numel()};
 }
 
 ::testing::AssertionResult near(const Tensor& got,
