@@ -1,8 +1,8 @@
 // Products in streams and graphs of CUDA.
-#include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
 #include "framework/gemm.h"
+#include "framework/graph.h"
 #include "framework/stream.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
@@ -16,17 +16,6 @@ using testing::near;
 using testing::on;
 using testing::same_bits;
 
-// The graph of what the body puts into the current stream.
-template <typename Body>
-cudaGraph_t captured(Body body) {
-    const cudaStream_t stream = Stream::current().handle();
-    EXPECT_EQ(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), cudaSuccess);
-    body();
-    cudaGraph_t graph = nullptr;
-    EXPECT_EQ(cudaStreamEndCapture(stream, &graph), cudaSuccess);
-    return graph;
-}
-
 TEST(GemmCudaTest, GraphsRepeatProducts) {
     const Stream stream;
     const StreamScope scope(stream);
@@ -35,31 +24,24 @@ TEST(GemmCudaTest, GraphsRepeatProducts) {
     const Tensor once = Tensor::zeros({40, 56}, DType::kFloat32, Device::kCuda);
     const Tensor sum = once.clone();
     gemm(a, b, once);
-    const cudaGraph_t graph = captured([&] { gemm(a, b, sum, {.accumulate = true}); });
-    cudaGraphExec_t exec = nullptr;
-    ASSERT_EQ(cudaGraphInstantiate(&exec, graph, 0), cudaSuccess);
-    stream.synchronize();
+    const Graph graph = Graph::capture(stream, [&] { gemm(a, b, sum, {.accumulate = true}); });
     EXPECT_TRUE(same_bits(sum, Tensor::zeros({40, 56}, DType::kFloat32))) << "captured work ran";
-    for (int i = 0; i < 2; ++i) ASSERT_EQ(cudaGraphLaunch(exec, stream.handle()), cudaSuccess);
+    graph.launch();
+    graph.launch();
     std::vector<double> want = testing::to_doubles(once);
     for (double& value : want) value *= 2.0;
     EXPECT_TRUE(near(sum, want, 1e-6, 0.0));
-    EXPECT_EQ(cudaGraphExecDestroy(exec), cudaSuccess);
-    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
 }
 
-void expect_refused(const Tensor& a, const Tensor& b, const Tensor& c) {
-    const cudaGraph_t graph = captured([&] {
-        try {
-            gemm(a, b, c);
-            ADD_FAILURE() << "no error";
-        } catch (const Error& error) {
-            EXPECT_NE(std::string(error.what()).find("has not run before it is captured"),
-                      std::string::npos)
-                << error.what();
-        }
-    });
-    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+void expect_refused(const Stream& stream, const Tensor& a, const Tensor& b, const Tensor& c) {
+    try {
+        Graph::capture(stream, [&] { gemm(a, b, c); });
+        ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("has not run before it is captured"),
+                  std::string::npos)
+            << error.what();
+    }
 }
 
 TEST(GemmCudaTest, RefusesToBeCapturedBeforeItsFirstRun) {
@@ -68,16 +50,14 @@ TEST(GemmCudaTest, RefusesToBeCapturedBeforeItsFirstRun) {
     const Tensor a = Tensor::zeros({17, 19}, DType::kFloat32, Device::kCuda);
     const Tensor b = Tensor::zeros({19, 23}, DType::kFloat32, Device::kCuda);
     const Tensor c = Tensor::zeros({17, 23}, DType::kFloat32, Device::kCuda);
-    expect_refused(a, b, c);  // this stream has multiplied nothing
+    expect_refused(stream, a, b, c);  // this stream has multiplied nothing
     gemm(a, b, c);
     const Tensor fewer = a.slice(0, 0, 11), fewer_c = c.slice(0, 0, 11);
-    expect_refused(fewer, b, fewer_c);  // nor has anyone this shape
+    expect_refused(stream, fewer, b, fewer_c);  // nor has anyone this shape
     gemm(fewer, b, fewer_c);
-    const cudaGraph_t graph = captured([&] { gemm(fewer, b, fewer_c); });
-    EXPECT_EQ(cudaGraphDestroy(graph), cudaSuccess);
+    EXPECT_EQ(Graph::capture(stream, [&] { gemm(fewer, b, fewer_c); }).nodes(), 1u);
     const Stream other;
-    const StreamScope inner(other);
-    expect_refused(a, b, c);
+    expect_refused(other, a, b, c);
 }
 
 }  // namespace

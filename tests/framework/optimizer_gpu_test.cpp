@@ -8,6 +8,7 @@
 
 #include "framework/adamw.h"
 #include "framework/gradient_norm.h"
+#include "framework/graph.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
 #include "tests/support/devices.h"
@@ -167,6 +168,29 @@ TEST_P(OptimizerGpuTest, OneBadGradientShowsInTheNorm) {
         const Tensor total = Tensor::zeros({1}, DType::kFloat64, device());
         add_squared_gradient_norm(model.buckets, total);
         EXPECT_FALSE(std::isfinite(to_doubles(total)[0])) << bad;
+    }
+}
+
+TEST_P(OptimizerGpuTest, AGraphRepeatsTheNormAndTheStep) {
+    const Model direct(device()), replayed(device());
+    const Tensor numbers = on(device(), step_numbers(1.0, 0.0));
+    const Tensor replayed_numbers = numbers.clone();
+    const auto step = [](const Model& model, const Tensor& of) {
+        const Tensor squared_norm = of.slice(0, kSquaredNormIndex, kSquaredNormIndex + 1);
+        squared_norm.zero();
+        add_squared_gradient_norm(model.buckets, squared_norm);
+        adamw_step(model.buckets, {}, 0.01, 1.0, of, 1);
+    };
+    const Stream stream;
+    Stream::current().synchronize();
+    const StreamScope scope(stream);
+    const Graph graph = Graph::capture(stream, [&] { step(replayed, replayed_numbers); });
+    for (int i = 1; i <= 2; ++i) {
+        for (const Model* model : {&direct, &replayed}) model->set_gradients(i);
+        step(direct, numbers);
+        graph.launch();
+        EXPECT_TRUE(same_bits(replayed_numbers, numbers));
+        expect_same_state(replayed, direct, concat("step ", i));
     }
 }
 
