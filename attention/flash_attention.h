@@ -41,8 +41,8 @@ struct AttentionStats {
 // q [B, T, H, D], k and v [B, S, K, D], one type for all, any strides with contiguous rows of D.
 // out like q, in memory of its own; lse [B, H, T] fp32, natural logarithm of sum exp(scaled
 // logits). Rows with no visible key: out 0, lse -inf, left out of the telemetry. NaN in gives NaN
-// out; one in v may also reach queries nearby that do not see it. stats null: no telemetry. Entropy
-// by the recurrence of docs/math.md. The result does not depend on the number of threads.
+// out; one in v (not in k) may also reach queries nearby that do not see it. stats null: no
+// telemetry. Entropy by docs/math.md. The result does not depend on the number of threads.
 void flash_attention_forward(const Tensor& q,
                              const Tensor& k,
                              const Tensor& v,
@@ -52,8 +52,8 @@ void flash_attention_forward(const Tensor& q,
                              AttentionStats* stats);
 
 // Gradients from dout (like out), with probabilities recomputed from lse (Dao 2023, algorithm 2).
-// dq like q, dk and dv like k; overwritten; may be slices of one packed tensor; must not alias
-// inputs. GQA sums over the query heads of a group in fp32. Deterministic.
+// dq like q, dk and dv like k; overwritten; may be slices of one packed tensor, but no input. GQA
+// sums over a group's heads in fp32. Deterministic. A NaN may reach gradients of tokens nearby too.
 void flash_attention_backward(const Tensor& q,
                               const Tensor& k,
                               const Tensor& v,

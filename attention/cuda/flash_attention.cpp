@@ -4,24 +4,9 @@
 #include <cmath>
 #include <numbers>
 
+#include "attention/cuda/flash_attention_documents.h"
+
 namespace evenkeel::cuda {
-namespace {
-
-// [2, T]: begin and end of each token's document.
-Tensor document_bounds(const std::vector<std::int32_t>& cu_seqlens, std::int64_t tokens) {
-    const Tensor bounds = Tensor::uninitialized({2, tokens}, DType::kInt32);
-    auto* begin = bounds.data<std::int32_t>();
-    std::size_t document = 0;
-    for (std::int64_t t = 0; t < tokens; ++t) {
-        while (cu_seqlens[document + 1] <= t) ++document;
-        begin[t] = cu_seqlens[document];
-        begin[tokens + t] = cu_seqlens[document + 1];
-    }
-    return bounds.to(Device::kCuda);
-}
-
-}  // namespace
-
 FlashRows flash_rows(const Tensor& x) { return {x.raw(), x.stride(0), x.stride(1), x.stride(2)}; }
 
 FlashCall make_flash_call(const Tensor& q,
@@ -50,7 +35,7 @@ FlashCall make_flash_call(const Tensor& q,
     // No query and key are max(T, S) or more positions apart.
     p.mask.window = mask.window < std::max(p.queries, p.keys) ? static_cast<int>(mask.window) : 0;
     if (!mask.cu_seqlens.empty() && p.queries > 0) {
-        call.documents = document_bounds(mask.cu_seqlens, p.queries);
+        call.documents = document_bounds(mask.cu_seqlens);
         p.mask.document_begin = call.documents.data<std::int32_t>();
         p.mask.document_end = p.mask.document_begin + p.queries;
     }

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "attention/flash_attention.h"
+#include "tests/attention/flash_attention_cuda_cases.h"
 #include "tests/attention/flash_attention_plain.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -15,6 +16,7 @@ namespace {
 
 using testing::DataKind;
 using testing::expect_gradients_near_truth;
+using testing::FlashCase;
 using testing::FlashGradients;
 using testing::FlashInputs;
 using testing::FlashTruth;
@@ -82,16 +84,9 @@ void check(const ReferenceShape& shape, DType dtype, DataKind kind, const Attent
 
 // ---- Against the reference
 
-struct Case {
-    std::string name;
-    ReferenceShape shape;  // B, T, S, H, K, D
-    AttentionMask mask;
-};
-void PrintTo(const Case& c, std::ostream* out) { *out << c.name; }
-
-std::vector<Case> all_cases() {
+std::vector<FlashCase> all_cases() {
     if (testing::test_gpus().empty()) return {};
-    std::vector<Case> cases;
+    std::vector<FlashCase> cases = testing::common_flash_cases();
     for (std::int64_t d : {64, 96, 128, 256}) {
         const std::string width = "head_dim_" + std::to_string(d);
         cases.push_back({width, {1, 150, 150, 2, 1, d}, kCausal});
@@ -105,29 +100,17 @@ std::vector<Case> all_cases() {
         cases.push_back(
             {"bidirectional_" + std::to_string(t), {1, t, t, 1, 1, 64}, kBidirectional});
     }
-    cases.push_back({"multi_query", {1, 61, 61, 5, 1, 64}, kCausal});
     cases.push_back({"groups_of_three", {2, 70, 70, 6, 2, 64}, kBidirectional});
-    cases.push_back({"decode_one", {3, 1, 300, 4, 2, 64}, kCausal});
-    cases.push_back({"decode_seven", {1, 7, 131, 2, 1, 128}, kCausal});
-    cases.push_back({"more_queries_than_keys", {1, 150, 40, 2, 1, 64}, kCausal});
-    cases.push_back({"more_queries_bidirectional", {1, 150, 3, 2, 1, 64}, kBidirectional});
-    cases.push_back({"window_1", {1, 40, 40, 2, 1, 64}, {true, 1, {}}});
-    cases.push_back({"window_50", {1, 300, 300, 2, 1, 64}, {true, 50, {}}});
-    cases.push_back({"window_two_sided", {1, 300, 300, 1, 1, 64}, {false, 33, {}}});
-    cases.push_back({"window_decode", {1, 5, 400, 2, 1, 64}, {true, 70, {}}});
-    cases.push_back({"window_that_misses_all_keys", {1, 200, 20, 1, 1, 64}, {false, 10, {}}});
     const std::int64_t endless = std::numeric_limits<std::int64_t>::max();
     cases.push_back({"window_endless", {1, 40, 40, 2, 1, 64}, {false, endless, {}}});
-    cases.push_back({"documents", {1, 300, 300, 2, 1, 64}, {true, 0, {0, 1, 130, 130, 231, 300}}});
     cases.push_back(
         {"documents_bidirectional", {1, 200, 200, 1, 1, 128}, {false, 0, {0, 97, 200}}});
-    cases.push_back({"documents_window", {1, 200, 200, 2, 2, 64}, {true, 20, {0, 97, 200}}});
     return cases;
 }
 
 void PrintTo(DType dtype, std::ostream* out) { *out << name_of(dtype); }
 
-class FlashBackwardCudaTest : public ::testing::TestWithParam<std::tuple<Case, DType>> {};
+class FlashBackwardCudaTest : public ::testing::TestWithParam<std::tuple<FlashCase, DType>> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FlashBackwardCudaTest);
 
 TEST_P(FlashBackwardCudaTest, AgreesWithTheReference) {

@@ -2,6 +2,8 @@
 // depend on the order in which threads happen to run, and what its memory accesses cost.
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "attention/flash_attention.h"
 #include "tests/attention/flash_attention_counters.h"
 #include "tests/attention/flash_attention_plain.h"
@@ -57,6 +59,25 @@ TEST_P(FlashForwardEmulatorTest, HasNoBankConflictsAndWholeSectors) {
     run_flash(in);
     // Beside whole tiles there are 4 bytes a row of lse and 12 bytes a tile of telemetry.
     testing::expect_no_bank_conflicts_and_whole_sectors("flash_forward_kernel", 1, 50);
+}
+
+TEST(FlashAttentionEmulatorTest, PackedDocumentsMakeTheHostWaitInNeitherDirection) {
+    const AttentionOptions options{{true, 0, {0, 7, 7, 40}}, 0.0};
+    const FlashInputs in =
+        make_flash_inputs({1, 40, 40, 2, 1, 64}, DType::kBFloat16, DataKind::kGaussian);
+    const auto gpu = [](const Tensor& x) { return x.to(Device::kCuda); };
+    const Tensor q = gpu(in.q), k = gpu(in.k), v = gpu(in.v), dout = gpu(in.dout);
+    const Tensor out = gpu(in.q), lse = gpu(testing::poisoned({1, 2, 40}, DType::kFloat32));
+    const Tensor dq = gpu(in.q), dk = gpu(in.k), dv = gpu(in.v);
+    AttentionStats stats;
+    gpu_emulator::reset_host_waits();
+    flash_attention_forward(q, k, v, options, out, lse, &stats);
+    flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
+    std::string calls;
+    for (const auto& [name, count] : gpu_emulator::host_wait_calls()) {
+        calls += concat(name, " ", count, "; ");
+    }
+    EXPECT_EQ(gpu_emulator::host_waits(), 0u) << calls;
 }
 
 }  // namespace
