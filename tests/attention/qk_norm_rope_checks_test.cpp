@@ -72,6 +72,30 @@ TEST(QkNormRopeChecks, RejectWhatItCannotDo) {
               std::string::npos);
 }
 
+TEST(QkNormRopeChecks, NumbersThatAreNotFiniteAreRefused) {
+    const RopeTable table = make_rope_table({}, 64, 0, 4);
+    const Tensor x = gaussian({1, 4, 2, 64}, kFp32, 1), y = poisoned(x.shape(), kFp32);
+    const Tensor rstd = Tensor::zeros({1, 4, 2}, kFp32), gain = gaussian({2, 64}, kFp32, 2);
+    const auto expect = [&](const QkNormRopeOptions& options, const std::string& part) {
+        const std::string forward =
+            error_of([&] { qk_norm_rope_forward(x, gain, table, {}, options, y, rstd); });
+        EXPECT_NE(forward.find(part), std::string::npos) << forward;
+        const std::string backward = error_of(
+            [&] { qk_norm_rope_backward(x, x, gain, rstd, table, {}, options, y, gain.clone()); });
+        EXPECT_NE(backward.find(part), std::string::npos) << backward;
+    };
+    for (const double bad : {double(NAN), double(INFINITY), -1e-6}) {
+        QkNormRopeOptions options;
+        options.eps = bad;
+        expect(options, concat("eps: got ", bad));
+    }
+    for (const double bad : {double(NAN), double(INFINITY), -double(INFINITY)}) {
+        QkNormRopeOptions options;
+        options.gain_offset = bad;
+        expect(options, concat("gain_offset: got ", bad));
+    }
+}
+
 TEST(QkNormRopeChecks, ResultsHaveMemoryOfTheirOwn) {
     const RopeTable table = make_rope_table({}, 64, 0, 4);
     const Tensor packed = gaussian({1, 5, 4, 64}, kFp32, 1);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tests/attention/qk_norm_rope_reference.h"
+#include "tests/support/data.h"
 #include "tests/support/devices.h"
 
 namespace evenkeel::testing {
@@ -29,6 +30,7 @@ struct JointCase {
     std::int64_t first = 0;               // of the table
     std::vector<std::int32_t> positions;  // [B * T]; empty: first + t
     Tensor gain[2];                       // on the CPU, offset not added; may be undefined
+    std::int64_t gap[2] = {0, 0};         // tokens before each sequence, elements after each token
     QkNormRopeOptions options;
 
     std::int64_t width() const { return (heads[0] + heads[1] + 1) * dim; }
@@ -43,5 +45,14 @@ struct JointResult {
     Tensor rstd[2], dgain[2];
 };
 JointResult run_joint(Device device, const JointCase& c, const Tensor& x, const Tensor& dy);
+
+// Everything that one call each way gives, by the rule for fast paths.
+void expect_right(const JointCase& c, const Tensor& x, const Tensor& dy, const JointResult& got);
+
+// ---- Data for it
+
+enum class GainKind { kNone, kShared, kPerHead };
+Tensor make_gain(GainKind kind, std::int64_t heads, std::int64_t dim, std::uint64_t seed);
+Tensor packed_data(const JointCase& c, DataKind kind, DType dtype, std::uint64_t seed);
 
 }  // namespace evenkeel::testing

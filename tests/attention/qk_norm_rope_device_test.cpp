@@ -16,63 +16,6 @@ namespace {
 
 constexpr DType kFp32 = DType::kFloat32;
 
-enum class GainKind { kNone, kShared, kPerHead };
-
-Tensor make_gain(GainKind kind, std::int64_t heads, std::int64_t dim, std::uint64_t seed) {
-    switch (kind) {
-        case GainKind::kNone:
-            return {};
-        case GainKind::kShared:
-            return gaussian({dim}, kFp32, seed);
-        case GainKind::kPerHead:
-            return gaussian({heads, dim}, kFp32, seed);
-    }
-    return {};
-}
-
-Tensor packed_data(const JointCase& c, DataKind kind, DType dtype, std::uint64_t seed) {
-    const Tensor rows = make_data(kind, {c.batch, c.tokens, c.width() / c.dim, c.dim}, dtype, seed);
-    return rows.view({c.batch, c.tokens, c.width()});
-}
-
-// Sums the heads' gain gradients where they share a gain.
-template <typename Real>
-std::vector<Real> like_gain(const std::vector<Real>& per_head, const Tensor& gain) {
-    std::vector<Real> sum(static_cast<std::size_t>(gain.numel()), Real(0));
-    for (std::size_t i = 0; i < per_head.size(); ++i) sum[i % sum.size()] += per_head[i];
-    return sum;
-}
-
-// Everything that one call each way gives, by the rule for fast paths.
-void expect_right(const JointCase& c, const Tensor& x, const Tensor& dy, const JointResult& got) {
-    for (int i = 0; i < c.parts(); ++i) {
-        SCOPED_TRACE(concat("part ", i));
-        const NormRopeCase reference = c.reference(i);
-        const Tensor part_x = c.part(x, i), part_dy = c.part(dy, i);
-        const Shape& shape = part_x.shape();
-        EXPECT_TRUE(within_error_of_plain(
-            c.part(got.y, i), tensor_of(norm_rope(reference, to_floats(part_x)), shape, x.dtype()),
-            norm_rope(reference, to_doubles(part_x)), 2.0))
-            << "y";
-        const auto want = norm_rope_gradients(reference, to_doubles(part_dy), to_doubles(part_x));
-        const auto plain = norm_rope_gradients(reference, to_floats(part_dy), to_floats(part_x));
-        EXPECT_TRUE(within_error_of_plain(c.part(got.dx, i), tensor_of(plain.dx, shape, x.dtype()),
-                                          want.dx, 3.0))
-            << "dx";
-        if (!c.gain[i].defined()) continue;
-        const std::vector<double> plain_dgain = like_gain(plain.dgain, c.gain[i]);
-        EXPECT_TRUE(within_error_of_plain(got.dgain[i],
-                                          tensor_of(plain_dgain, c.gain[i].shape(), kFp32),
-                                          like_gain(want.dgain, c.gain[i]), 3.0))
-            << "dgain";
-    }
-    // The values' head beside them is nobody's business.
-    const std::int64_t begin = (c.heads[0] + c.heads[1]) * c.dim;
-    const Tensor untouched = poisoned({c.batch, c.tokens, c.dim}, x.dtype());
-    EXPECT_TRUE(same_bits(got.y.slice(2, begin, c.width()), untouched)) << "beside y";
-    EXPECT_TRUE(same_bits(got.dx.slice(2, begin, c.width()), untouched)) << "beside dx";
-}
-
 struct Variant {
     std::int64_t dim, rotary_dim;
     RopeLayout layout;

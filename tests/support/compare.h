@@ -31,7 +31,9 @@ std::vector<double> to_doubles(const Tensor& tensor);
 // The rule for fast paths (as in FlashAttention's tests): the largest error of `got` against the
 // double reference is at most `factor` times that of `plain`, a straightforward implementation in
 // the same storage type, plus two roundings of the storage type at the reference's largest
-// magnitude (so that a plain result that happens to be exact does not demand the impossible).
+// magnitude (so that a plain result that happens to be exact does not demand the impossible). A
+// plain result that is infinitely wrong measures nothing, and fails, except where the reference
+// leaves the range of the type and both results are its infinity.
 ::testing::AssertionResult within_error_of_plain(const Tensor& got,
                                                  const Tensor& plain,
                                                  const std::vector<double>& reference,
