@@ -61,7 +61,9 @@ TEST(GemmEmulatorTest, AMissingEventGivesWrongProductsUnderSomeOrder) {
     constexpr int kOrders = 20;
     for (std::uint64_t seed = 1; seed <= kOrders; ++seed) {
         right_with_event += multiplies_what_was_copied(true, seed);
+        EXPECT_TRUE(gpu_emulator::take_reports().empty()) << "seed " << seed;
         right_without += multiplies_what_was_copied(false, seed);
+        EXPECT_FALSE(gpu_emulator::take_reports().empty()) << "seed " << seed;
     }
     gpu_emulator::set_seed(1);
     EXPECT_EQ(right_with_event, kOrders);

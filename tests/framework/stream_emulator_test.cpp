@@ -99,9 +99,9 @@ TEST_F(StreamEmulatorTest, ReadingBackIsOneWait) {
     EXPECT_EQ(gpu_emulator::host_waits(), 1u) << waits();
 }
 
-TEST_F(StreamEmulatorTest, AMissingWaitBetweenStreamsShowsWithMostSeeds) {
+TEST_F(StreamEmulatorTest, AMissingWaitBetweenStreamsIsReportedWithEverySeed) {
     for (const bool waits_for_event : {true, false}) {
-        int wrong = 0;
+        int wrong = 0, reported = 0;
         for (int seed = 1; seed <= kSeeds; ++seed) {
             gpu_emulator::set_seed(static_cast<std::uint64_t>(seed));
             const Stream first, second;
@@ -124,10 +124,16 @@ TEST_F(StreamEmulatorTest, AMissingWaitBetweenStreamsShowsWithMostSeeds) {
                 wrong += same_bits(got, data.to(DType::kBFloat16)) ? 0 : 1;
             }
             first.synchronize();
+            for (const std::string& text : gpu_emulator::take_reports()) {
+                EXPECT_NE(text.find("stream race"), std::string::npos) << text;
+                reported += text.find(" writes") != std::string::npos ? 1 : 0;
+            }
         }
         if (waits_for_event) {
             EXPECT_EQ(wrong, 0);
+            EXPECT_EQ(reported, 0);
         } else {
+            EXPECT_EQ(reported, kSeeds);
             EXPECT_GT(wrong, kSeeds / 2) << "of " << kSeeds;
         }
     }

@@ -90,6 +90,8 @@ void Block::note_shared(std::uint32_t address, std::uint32_t bytes, Access acces
 
 void Block::note_global(std::uint64_t address, std::uint32_t bytes, Access access, const Op& op) {
     DeviceMemory::Page* page = memory_.page(address);
+    note_stream_access(page->streams[address % DeviceMemory::kPageBytes / 16], address, bytes,
+                       access != Access::kRead);
     const Conflict c =
         races_.access(page->chunks[address % DeviceMemory::kPageBytes / 16], false,
                       static_cast<std::uint32_t>(address % 16), bytes, access, current_, pc_of(op));
@@ -167,6 +169,7 @@ bool Block::load_global(std::uint64_t address, std::uint32_t bytes, void* out, c
     if (!all_written(page->state + in_page, bytes)) {
         replace_unwritten("global", page->state + in_page, bytes, out, op);
     }
+    note_stream_access(page->streams[in_page / 16], address, bytes, false);
     const Conflict c =
         races_.access(page->chunks[in_page / 16], false, static_cast<std::uint32_t>(address % 16),
                       bytes, Access::kRead, current_, pc_of(op));
@@ -189,6 +192,7 @@ bool Block::store_global(std::uint64_t address, std::uint32_t bytes, const void*
     }
     std::memcpy(memory_.data(address), in, bytes);
     std::memset(page->state + in_page, kWritten, bytes);
+    note_stream_access(page->streams[in_page / 16], address, bytes, true);
     const Conflict c =
         races_.access(page->chunks[in_page / 16], false, static_cast<std::uint32_t>(address % 16),
                       bytes, Access::kWrite, current_, pc_of(op));

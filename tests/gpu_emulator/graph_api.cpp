@@ -109,6 +109,7 @@ cudaError_t launch_graph(GraphExec& exec, StreamState& stream) {
         Task free;
         free.what = "memory of the launch before";
         free.bookkeeping = true;
+        free.frees = address;
         free.work = [address = address] {
             return [address] {
                 release(address);

@@ -7,6 +7,7 @@
 
 #include "tests/gpu_emulator/context.h"
 #include "tests/gpu_emulator/device_code.h"
+#include "tests/gpu_emulator/kernel_code.h"
 #include "tests/gpu_emulator/machine.h"
 #include "tests/gpu_emulator/streams.h"
 
@@ -67,7 +68,7 @@ cudaError_t launch(Kernel* kernel, const CallConfiguration& call, void** argumen
         std::memcpy(launch->parameters.data() + parameter.offset, arguments[i], parameter.bytes);
     }
     Task task;
-    task.what = "kernel " + kernel->name;
+    task.what = "kernel " + short_name(kernel->name);
     task.work = [kernel, launch] {
         return [kernel, launch] {
             const CodeUnit& unit = *kernel->unit;

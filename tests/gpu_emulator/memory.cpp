@@ -7,6 +7,7 @@
 #include <new>
 
 #include "tests/gpu_emulator/machine.h"
+#include "tests/gpu_emulator/streams.h"
 
 namespace gpu_emulator {
 namespace {
@@ -39,8 +40,10 @@ DeviceMemory::DeviceMemory() {
         void* backing = map(bytes, PROT_READ | PROT_WRITE);
         void* pages = map(bytes / kPageBytes * sizeof(Page*), PROT_READ | PROT_WRITE);
         if (closed != nullptr && backing != nullptr && pages != nullptr) {
-            base_ = next_ = reinterpret_cast<std::uint64_t>(closed);
-            end_ = base_ + bytes;
+            // Pages begin where addresses are multiples of their size.
+            const auto first = reinterpret_cast<std::uint64_t>(closed);
+            base_ = next_ = (first + kPageBytes - 1) / kPageBytes * kPageBytes;
+            end_ = first + bytes;
             backing_ = static_cast<std::uint8_t*>(backing);
             pages_ = static_cast<Page**>(pages);
             return;
@@ -71,10 +74,19 @@ bool DeviceMemory::commit(std::uint64_t address, std::size_t bytes) {
         const std::uint64_t n = std::min(end - at, kPageBytes - in_page);
         if (Page* const page = pages_[(at - base_) / kPageBytes]) {
             std::memset(page->state + in_page, 0, n);
+            std::fill_n(page->streams + in_page / 16, (n + 15) / 16, StreamAccess());
         }
         at += n;
     }
+    if (const Operation* const maker = running_operation()) makers_[address] = maker->number;
     return true;
+}
+
+std::uint32_t DeviceMemory::made_by(std::uint64_t address) const {
+    auto it = living_.upper_bound(address);
+    if (it == living_.begin()) return 0;
+    const auto maker = makers_.find(std::prev(it)->first);
+    return maker == makers_.end() ? 0 : maker->second;
 }
 
 std::uint64_t DeviceMemory::allocate(std::size_t bytes) {
@@ -91,6 +103,15 @@ bool DeviceMemory::release(std::uint64_t address) {
         const std::uint64_t number = (at - base_) / kPageBytes;
         const std::uint64_t in_page = (at - base_) % kPageBytes;
         const std::uint64_t n = std::min(end - at, kPageBytes - in_page);
+        // To free memory is to write all that was touched.
+        if (pages_[number] != nullptr) {
+            for (std::uint64_t i = 0; i < n; i += 16) {
+                StreamAccess& access = pages_[number]->streams[(in_page + i) / 16];
+                if (access.write != 0 || access.read != 0) {
+                    note_stream_access(access, at + i, 16, true);
+                }
+            }
+        }
         if (n == kPageBytes) {
             delete pages_[number];
             pages_[number] = nullptr;
@@ -101,6 +122,7 @@ bool DeviceMemory::release(std::uint64_t address) {
         at += n;
     }
     freed_[address] = found->second;
+    makers_.erase(address);
     living_.erase(found);
     return true;
 }
@@ -182,7 +204,7 @@ bool copy_to_device(std::uint64_t to, const void* from, std::size_t bytes) {
     if (!checked("copy to device memory", to, bytes)) return false;
     const std::uint8_t* source = static_cast<const std::uint8_t*>(from);
     DeviceMemory::instance().for_each_part(
-        to, bytes, [&](std::uint8_t* state, std::uint8_t* data, std::size_t n) {
+        to, bytes, true, [&](std::uint8_t* state, std::uint8_t* data, std::size_t n) {
             std::memcpy(data, source, n);
             std::memset(state, kWritten, n);
             source += n;
@@ -195,7 +217,8 @@ bool copy_to_host(void* to, std::uint64_t from, std::size_t bytes) {
     std::uint8_t* target = static_cast<std::uint8_t*>(to);
     std::size_t unwritten = 0, done = 0, first = 0;
     DeviceMemory::instance().for_each_part(
-        from, bytes, [&](const std::uint8_t* state, const std::uint8_t* data, std::size_t n) {
+        from, bytes, false,
+        [&](const std::uint8_t* state, const std::uint8_t* data, std::size_t n) {
             std::memcpy(target, data, n);
             if (std::memchr(state, 0, n) != nullptr) {
                 for (std::size_t i = 0; i < n; ++i) {
@@ -221,8 +244,8 @@ bool copy_on_device(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
     }
     DeviceMemory& memory = DeviceMemory::instance();
     memory.for_each_part(
-        to, bytes, [&](std::uint8_t* to_state, std::uint8_t* to_data, std::size_t size) {
-            memory.for_each_part(from, size,
+        to, bytes, true, [&](std::uint8_t* to_state, std::uint8_t* to_data, std::size_t size) {
+            memory.for_each_part(from, size, false,
                                  [&](std::uint8_t* state, std::uint8_t* data, std::size_t n) {
                                      std::memmove(to_data, data, n);
                                      std::memmove(to_state, state, n);
@@ -237,7 +260,7 @@ bool copy_on_device(std::uint64_t to, std::uint64_t from, std::size_t bytes) {
 bool set_on_device(std::uint64_t to, int byte, std::size_t bytes) {
     if (!checked("filling of device memory", to, bytes)) return false;
     DeviceMemory::instance().for_each_part(
-        to, bytes, [&](std::uint8_t* state, std::uint8_t* data, std::size_t n) {
+        to, bytes, true, [&](std::uint8_t* state, std::uint8_t* data, std::size_t n) {
             std::memset(data, byte, n);
             std::memset(state, kWritten, n);
         });

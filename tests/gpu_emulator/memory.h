@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tests/gpu_emulator/races.h"
+#include "tests/gpu_emulator/stream_races.h"
 
 namespace gpu_emulator {
 
@@ -26,6 +27,7 @@ class DeviceMemory {
     struct Page {
         std::uint8_t state[kPageBytes];
         Chunk chunks[kPageBytes / 16];
+        StreamAccess streams[kPageBytes / 16];
     };
 
     static DeviceMemory& instance();
@@ -47,14 +49,19 @@ class DeviceMemory {
     // True if all bytes lie in one living allocation; else why not, for a report.
     bool inside(std::uint64_t address, std::size_t bytes) const;
     std::string describe(std::uint64_t address) const;
+    // Number of the work that made the allocation around an address; 0: the host, at once.
+    std::uint32_t made_by(std::uint64_t address) const;
 
-    // Calls f(state, data, bytes) for each page's part of a range inside an allocation.
+    // Calls f(state, data, bytes) for each page's part of a range inside an allocation, which the
+    // work that runs reads or writes.
     template <class F>
-    void for_each_part(std::uint64_t address, std::size_t bytes, F f) {
+    void for_each_part(std::uint64_t address, std::size_t bytes, bool write, F f) {
         while (bytes > 0) {
-            const std::uint64_t in_page = (address - base_) % kPageBytes;
+            const std::uint64_t in_page = address % kPageBytes;
             const std::size_t n = std::min<std::size_t>(bytes, kPageBytes - in_page);
-            f(page(address)->state + in_page, data(address), n);
+            Page* const part = page(address);
+            note_stream_accesses(part->streams, address, n, write);
+            f(part->state + in_page, data(address), n);
             address += n;
             bytes -= n;
         }
@@ -68,6 +75,7 @@ class DeviceMemory {
     std::uint8_t* backing_ = nullptr;  // the memory itself; at base_ nothing can be read or written
     Page** pages_ = nullptr;
     std::map<std::uint64_t, std::size_t> living_, freed_, reserved_;
+    std::map<std::uint64_t, std::uint32_t> makers_;  // work that made living allocations
 };
 
 }  // namespace gpu_emulator

@@ -5,6 +5,7 @@
 
 #include "tests/gpu_emulator/context.h"
 #include "tests/gpu_emulator/machine.h"
+#include "tests/gpu_emulator/stream_races.h"
 #include "tests/gpu_emulator/streams.h"
 
 namespace gpu_emulator {
@@ -195,6 +196,7 @@ OperationPtr add_operation(Task task,
     }
     if (operation->clock.size() <= lane->number) operation->clock.resize(lane->number + 1, 0);
     operation->clock[lane->number] = ++s.lane_length[lane->number];
+    number_operation(*operation);
     ++s.pending;
     if (operation->unmet == 0) s.ready.push_back(operation);
     return operation;

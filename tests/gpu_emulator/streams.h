@@ -59,6 +59,7 @@ struct Operation {
     std::uint64_t needed_by = 0;  // number of the wait that needs it
     // Happens-before: by number of a lane, how many of its operations are before this one.
     std::vector<std::uint32_t> clock;
+    std::uint32_t number = 0;  // stream_races.h
     bool done = false;
     std::chrono::steady_clock::time_point time;  // when it was done
 };
