@@ -48,7 +48,8 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     if (output_ != nullptr) init_normal(output_->part(0), config.init_std, seed);
     if (config.telemetry) {
         statistics_ = std::make_unique<HeadStatistics>(config.num_layers,
-                                                       blocks_.front()->attention().local_heads());
+                                                       blocks_.front()->attention().local_heads(),
+                                                       grid.device());
     }
 }
 

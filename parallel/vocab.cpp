@@ -1,13 +1,8 @@
 #include "parallel/vocab.h"
 
-#include <omp.h>
-
-#include <cmath>
-#include <cstring>
-
-#include "framework/dispatch.h"
+#include "parallel/embedding.h"
 #include "parallel/tensor_reduce.h"
-#include "parallel/vocab_rows.h"
+#include "parallel/vocab_backends.h"
 
 namespace evenkeel {
 
@@ -30,49 +25,95 @@ void check_tokens(const char* op,
 
 namespace {
 
-// Logits seen as rows of the local vocabulary.
-struct LogitRows {
-    std::int64_t count, width, stride;
-    bool bf16;
-    std::int64_t vocab_begin;  // first global token of this rank
+// As check_tokens; on CUDA, where the host does not see the values, what can be seen.
+void check_ids(const char* op,
+               const char* name,
+               const Tensor& ids,
+               Device device,
+               std::int64_t vocab_size,
+               std::int32_t least) {
+    EVENKEEL_CHECK(ids.defined() && ids.device() == device, op, name, ": got ",
+                   ids.defined() ? name_of(ids.device()) : "no tensor", ", want one on ",
+                   name_of(device));
+    if (device == Device::kCpu) return check_tokens(op, name, ids, vocab_size, least);
+    check_dtype(op, name, ids, DType::kInt32);
+    EVENKEEL_CHECK(ids.is_contiguous(), op, name, ": want a contiguous tensor");
+}
 
-    LogitRows(const ProcessGrid& grid, const Tensor& logits)
-        : count(logits.size(0) * logits.size(1)),
-          width(logits.size(2)),
-          stride(logits.view({count, width}).stride(0)),
-          bf16(logits.dtype() == DType::kBFloat16),
-          vocab_begin(width * grid.tp_rank()) {}
-    std::byte* row(const Tensor& logits, std::int64_t index) const {
-        return logits.raw() + index * stride * static_cast<std::int64_t>(bf16 ? 2 : 4);
-    }
-    float element(const std::byte* row, std::int64_t index) const {
-        return bf16 ? static_cast<float>(reinterpret_cast<const bfloat16*>(row)[index])
-                    : reinterpret_cast<const float*>(row)[index];
-    }
-    // Index of the target in this rank's row; -1 when it is elsewhere.
-    std::int64_t local(std::int32_t target) const {
-        const std::int64_t index = target - vocab_begin;
-        return target >= 0 && index >= 0 && index < width ? index : -1;
-    }
-};
+void check_rows(const char* op, const char* name, const Tensor& rows, const Tensor& tokens) {
+    EVENKEEL_CHECK(rows.defined() && rows.rank() == 2 && rows.is_contiguous(), op, name, ": got ",
+                   rows.defined() ? to_string(rows.shape()) : "no tensor",
+                   ", want a contiguous tensor of rank 2");
+    EVENKEEL_CHECK(rows.dtype() == DType::kFloat32 || rows.dtype() == DType::kBFloat16, op, name,
+                   ": got ", name_of(rows.dtype()), ", want fp32 or bf16");
+    EVENKEEL_CHECK(tokens.defined() && tokens.rank() == 1, op, "tokens: want [N]");
+    EVENKEEL_CHECK(tokens.numel() <= INT32_MAX, op, "tokens: got ", tokens.numel(),
+                   ", want fewer than 2^31");
+}
 
-void check_logits(const char* op,
-                  const ProcessGrid& grid,
-                  const Tensor& logits,
-                  const Tensor& targets) {
+LogitRows checked_rows(const char* op,
+                       const ProcessGrid& grid,
+                       const Tensor& logits,
+                       const Tensor& targets) {
     EVENKEEL_CHECK(logits.defined() && logits.rank() == 3, op, "logits: got ",
                    logits.defined() ? to_string(logits.shape()) : "no tensor",
                    ", want [B, T, V/P]");
     EVENKEEL_CHECK(logits.dtype() == DType::kFloat32 || logits.dtype() == DType::kBFloat16, op,
                    "logits: got ", name_of(logits.dtype()), ", want fp32 or bf16");
-    EVENKEEL_CHECK_CODE(logits.device() == Device::kCpu, ErrorCode::kNotBuilt, op,
-                        "logits: device: got cuda, want cpu");
+    const std::int64_t count = logits.size(0) * logits.size(1), width = logits.size(2);
     check_shape(op, "targets", targets, {logits.size(0), logits.size(1)});  // [B, T]
-    EVENKEEL_CHECK(logits.size(2) > 0, op, "logits: got an empty vocabulary");
-    check_tokens(op, "targets", targets, logits.size(2) * grid.tp_size(), -1);
+    EVENKEEL_CHECK(width > 0, op, "logits: got an empty vocabulary");
+    EVENKEEL_CHECK(count <= INT32_MAX, op, "logits: got ", count, " rows, want fewer than 2^31");
+    const std::int64_t vocab_size = width * grid.tp_size();
+    check_ids(op, "targets", targets, logits.device(), vocab_size, -1);
+    return {logits.view({count, width}), targets.view({count}), width * grid.tp_rank(), vocab_size};
 }
 
 }  // namespace
+
+void embedding_forward(const Tensor& tokens,
+                       const Tensor& weight,
+                       std::int64_t begin,
+                       std::int64_t vocab_size,
+                       const Tensor& y) {
+    constexpr const char* kOp = "embedding_forward";
+    check_rows(kOp, "weight", weight, tokens);
+    check_ids(kOp, "tokens", tokens, weight.device(), vocab_size, 0);
+    check_rows(kOp, "y", y, tokens);
+    check_shape(kOp, "y", y, {tokens.numel(), weight.size(1)});  // [N, C]
+    check_dtype(kOp, "y", y, weight.dtype());
+    EVENKEEL_CHECK(y.device() == weight.device(), kOp, "y: device: got ", name_of(y.device()),
+                   ", want ", name_of(weight.device()));
+    if (y.numel() == 0) return;
+    switch (weight.device()) {
+        case Device::kCpu:
+            return cpu::embedding_forward(tokens, weight, begin, y);
+        case Device::kCuda:
+            return cuda::embedding_forward(tokens, weight, begin, vocab_size, y);
+    }
+}
+
+void embedding_backward(const Tensor& dy,
+                        const Tensor& tokens,
+                        std::int64_t begin,
+                        std::int64_t vocab_size,
+                        const Tensor& grad) {
+    constexpr const char* kOp = "embedding_backward";
+    check_rows(kOp, "grad", grad, tokens);
+    check_dtype(kOp, "grad", grad, DType::kFloat32);
+    check_ids(kOp, "tokens", tokens, grad.device(), vocab_size, 0);
+    check_rows(kOp, "dy", dy, tokens);
+    check_shape(kOp, "dy", dy, {tokens.numel(), grad.size(1)});  // [N, C]
+    EVENKEEL_CHECK(dy.device() == grad.device(), kOp, "dy: device: got ", name_of(dy.device()),
+                   ", want ", name_of(grad.device()));
+    if (dy.numel() == 0 || grad.numel() == 0) return;
+    switch (grad.device()) {
+        case Device::kCpu:
+            return cpu::embedding_backward(dy, tokens, begin, grad);
+        case Device::kCuda:
+            return cuda::embedding_backward(dy, tokens, begin, grad);
+    }
+}
 
 VocabParallelEmbedding::VocabParallelEmbedding(const ProcessGrid& grid,
                                                const std::string& name,
@@ -86,26 +127,14 @@ VocabParallelEmbedding::VocabParallelEmbedding(const ProcessGrid& grid,
                                 type)) {}
 
 Tensor VocabParallelEmbedding::forward(const Tensor& tokens) const {
-    constexpr const char* kOp = "VocabParallelEmbedding::forward";
-    EVENKEEL_CHECK(tokens.defined() && tokens.rank() == 2, kOp, "tokens: want [B, T]");
-    check_tokens(kOp, "tokens", tokens, weight_.global_shape[0], 0);
+    EVENKEEL_CHECK(tokens.defined() && tokens.rank() == 2, "VocabParallelEmbedding::forward",
+                   "tokens: want [B, T]");
     const std::int64_t width = weight_.global_shape[1];
-    const Tensor y = Tensor::uninitialized({tokens.size(0), tokens.size(1), width},
-                                           weight_.value.dtype());  // [B, T, C]
-    const std::size_t row_bytes = static_cast<std::size_t>(width) * size_of(y.dtype());
-    const std::int32_t* ids = tokens.data<std::int32_t>();
-    const std::int64_t count = tokens.numel();
-#pragma omp parallel for
-    for (std::int64_t i = 0; i < count; ++i) {
-        std::byte* to = y.raw() + static_cast<std::size_t>(i) * row_bytes;
-        const std::int64_t row = ids[i] - weight_.sharding.begin;
-        if (row >= 0 && ids[i] < weight_.sharding.end) {
-            std::memcpy(to, weight_.value.raw() + static_cast<std::size_t>(row) * row_bytes,
-                        row_bytes);
-        } else {
-            std::memset(to, 0, row_bytes);
-        }
-    }
+    const Tensor y =
+        Tensor::uninitialized({tokens.size(0), tokens.size(1), width}, weight_.value.dtype(),
+                              weight_.value.device());  // [B, T, C]
+    embedding_forward(tokens.view({tokens.numel()}), weight_.value, weight_.sharding.begin,
+                      weight_.global_shape[0], y.view({tokens.numel(), width}));
     sum_partial_products(grid_, y);  // one rank's row and zeros: exact
     return y;
 }
@@ -113,28 +142,11 @@ Tensor VocabParallelEmbedding::forward(const Tensor& tokens) const {
 void VocabParallelEmbedding::backward(const Tensor& dy, const Tensor& tokens) {
     constexpr const char* kOp = "VocabParallelEmbedding::backward";
     EVENKEEL_CHECK(tokens.defined() && tokens.rank() == 2, kOp, "tokens: want [B, T]");
-    check_tokens(kOp, "tokens", tokens, weight_.global_shape[0], 0);
     const std::int64_t width = weight_.global_shape[1];
     check_shape(kOp, "dy", dy, {tokens.size(0), tokens.size(1), width});  // [B, T, C]
     EVENKEEL_CHECK(dy.is_contiguous(), kOp, "dy: want a contiguous tensor");
-    const std::int32_t* ids = tokens.data<std::int32_t>();
-    float* grad = weight_.grad.data<float>();
-    const std::int64_t count = tokens.numel();
-    dispatch_float(dy.dtype(), kOp, [&]<typename T>() {
-        const T* rows = dy.data<T>();
-#pragma omp parallel
-        {
-            // Threads share the columns, so that each row is summed in token order.
-            const std::int64_t team = omp_get_num_threads(), thread = omp_get_thread_num();
-            const std::int64_t begin = width * thread / team, end = width * (thread + 1) / team;
-            for (std::int64_t i = 0; i < count; ++i) {
-                if (ids[i] < weight_.sharding.begin || ids[i] >= weight_.sharding.end) continue;
-                float* to = grad + (ids[i] - weight_.sharding.begin) * width;
-                const T* from = rows + i * width;
-                for (std::int64_t c = begin; c < end; ++c) to[c] += static_cast<float>(from[c]);
-            }
-        }
-    });
+    embedding_backward(dy.view({tokens.numel(), width}), tokens.view({tokens.numel()}),
+                       weight_.sharding.begin, weight_.global_shape[0], weight_.grad);
 }
 
 void VocabParallelEmbedding::collect_parameters(ParameterList& list) { list.push_back(&weight_); }
@@ -146,46 +158,39 @@ void cross_entropy_forward(const ProcessGrid& grid,
                            double weight,
                            const Tensor& loss) {
     constexpr const char* kOp = "cross_entropy_forward";
-    check_logits(kOp, grid, logits, targets);
+    const LogitRows rows = checked_rows(kOp, grid, logits, targets);
+    const Device device = logits.device();
     check_shape(kOp, "loss", loss, {1});
     check_dtype(kOp, "loss", loss, DType::kFloat64);
-    const LogitRows rows(grid, logits);
-    const std::int32_t* ids = targets.data<std::int32_t>();
-    const Tensor maxima = Tensor::uninitialized({rows.count}, DType::kFloat32);   // [B*T]
-    const Tensor sums = Tensor::uninitialized({2, rows.count}, DType::kFloat32);  // [2, B*T]
-    float* max = maxima.data<float>();
-    float* sum_exp = sums.data<float>();
-    float* target_logit = sum_exp + rows.count;
-    const auto largest = EVENKEEL_FOR_CURRENT_ISA(row_max);
-    const auto sum_of_exponentials = EVENKEEL_FOR_CURRENT_ISA(row_sum_exp);
-#pragma omp parallel for
-    for (std::int64_t i = 0; i < rows.count; ++i) {
-        max[i] = largest(rows.bf16, rows.row(logits, i), rows.width);
+    EVENKEEL_CHECK(loss.device() == device, kOp, "loss: device: got ", name_of(loss.device()),
+                   ", want ", name_of(device));
+    const std::int64_t count = rows.count();
+    saved.log_sum_exp = Tensor::uninitialized(targets.shape(), DType::kFloat32, device);  // [B, T]
+    saved.counted = Tensor::zeros({1}, DType::kInt32, device);
+    const Tensor maxima = Tensor::uninitialized({count}, DType::kFloat32, device);   // [B*T]
+    const Tensor sums = Tensor::uninitialized({2, count}, DType::kFloat32, device);  // [2, B*T]
+    const Tensor log_sum_exp = saved.log_sum_exp.view({count});
+    const bool on_cpu = device == Device::kCpu, some = count > 0;
+
+    Tensor own_maxima;
+    if (on_cpu) {
+        cpu::cross_entropy_maxima(rows, maxima);
+    } else if (some) {
+        own_maxima = Tensor::uninitialized({count}, DType::kFloat32, device);
+        cuda::cross_entropy_maxima(rows, maxima, own_maxima, sums);
     }
     grid.tensor().all_reduce(maxima, ReduceOp::kMax);
-#pragma omp parallel for
-    for (std::int64_t i = 0; i < rows.count; ++i) {
-        const std::byte* row = rows.row(logits, i);
-        sum_exp[i] = sum_of_exponentials(rows.bf16, row, max[i], rows.width);
-        const std::int64_t target = rows.local(ids[i]);
-        target_logit[i] = target >= 0 ? rows.element(row, target) : 0.0f;
+    if (on_cpu) {
+        cpu::cross_entropy_sums(rows, maxima, sums);
+    } else if (some) {
+        cuda::cross_entropy_sums(own_maxima, maxima, sums);
     }
     grid.tensor().all_reduce(sums, ReduceOp::kSum);
-
-    saved.log_sum_exp = Tensor::uninitialized(targets.shape(), DType::kFloat32);  // [B, T]
-    float* log_sum_exp = saved.log_sum_exp.data<float>();
-    double sum = 0;
-    std::int32_t counted = 0;
-    for (std::int64_t i = 0; i < rows.count; ++i) {
-        log_sum_exp[i] = max[i] + std::log(sum_exp[i]);
-        if (ids[i] < 0) continue;
-        ++counted;
-        sum += (static_cast<double>(max[i]) - target_logit[i]) +
-               std::log(static_cast<double>(sum_exp[i]));
+    if (on_cpu) {
+        cpu::cross_entropy_finish(rows, maxima, sums, weight, log_sum_exp, saved.counted, loss);
+    } else if (some) {
+        cuda::cross_entropy_finish(rows, maxima, sums, weight, log_sum_exp, saved.counted, loss);
     }
-    saved.counted = Tensor::uninitialized({1}, DType::kInt32);
-    *saved.counted.data<std::int32_t>() = counted;
-    if (counted > 0) *loss.data<double>() += weight * (sum / counted);
 }
 
 double mean_cross_entropy(const ProcessGrid& grid,
@@ -204,27 +209,24 @@ void cross_entropy_backward(const ProcessGrid& grid,
                             double loss_scale,
                             const Tensor& dlogits) {
     constexpr const char* kOp = "cross_entropy_backward";
-    check_logits(kOp, grid, logits, targets);
-    const LogitRows rows(grid, logits);
+    const LogitRows rows = checked_rows(kOp, grid, logits, targets);
     check_shape(kOp, "dlogits", dlogits, logits.shape());
     check_dtype(kOp, "dlogits", dlogits, logits.dtype());
     check_shape(kOp, "log_sum_exp", saved.log_sum_exp, targets.shape());
-    const LogitRows out_rows(grid, dlogits);
     check_shape(kOp, "counted", saved.counted, {1});
-    const std::int32_t counted = *saved.counted.data<std::int32_t>();
-    const float scale = counted > 0 ? static_cast<float>(loss_scale / counted) : 0.0f;
-    const std::int32_t* ids = targets.data<std::int32_t>();
-    const float* log_sum_exp = saved.log_sum_exp.data<float>();
-    const auto gradient = EVENKEEL_FOR_CURRENT_ISA(row_softmax_gradient);
-#pragma omp parallel for
-    for (std::int64_t i = 0; i < rows.count; ++i) {
-        std::byte* out = out_rows.row(dlogits, i);
-        if (ids[i] < 0) {
-            std::memset(out, 0, static_cast<std::size_t>(rows.width) * size_of(dlogits.dtype()));
-            continue;
-        }
-        gradient(rows.bf16, rows.row(logits, i), log_sum_exp[i], rows.local(ids[i]), scale, out,
-                 rows.width);
+    for (const Tensor* tensor : {&dlogits, &saved.log_sum_exp, &saved.counted}) {
+        EVENKEEL_CHECK(tensor->device() == logits.device(), kOp, "devices: got ",
+                       name_of(tensor->device()), " and ", name_of(logits.device()),
+                       ", want the same");
+    }
+    if (rows.count() == 0) return;
+    const Tensor log_sum_exp = saved.log_sum_exp.view({rows.count()});
+    const Tensor out = dlogits.view({rows.count(), rows.width()});
+    switch (logits.device()) {
+        case Device::kCpu:
+            return cpu::cross_entropy_gradient(rows, log_sum_exp, saved.counted, loss_scale, out);
+        case Device::kCuda:
+            return cuda::cross_entropy_gradient(rows, log_sum_exp, saved.counted, loss_scale, out);
     }
 }
 

@@ -28,7 +28,8 @@ class VocabParallelEmbedding {
                            std::int64_t width,
                            DType type);
 
-    // tokens [B, T] int32, each in [0, V) (else kInvalidArgument); returns [B, T, C], replicated.
+    // tokens [B, T] int32 on the weight's device, each in [0, V) (else as embedding.h says); returns
+    // [B, T, C], replicated.
     Tensor forward(const Tensor& tokens) const;
     // Adds to the weight gradient. Deterministic: rows are summed in token order.
     void backward(const Tensor& dy, const Tensor& tokens);
@@ -49,9 +50,10 @@ struct CrossEntropySaved {
 
 // Mean over tokens of log sum_v exp(z_v) - z_target, in fp32 from the local logits [B, T, V/P] (fp32 or
 // bf16); weight times it is added to loss [1] fp64, on the logits' device, without waiting for it. Two
-// small collectives over TP: the maximum, then (sum of exponentials, target logit). Targets outside
-// [0, V) throw; target -1 is left out of the mean, which is 0 when nothing is left. The same bits on all
-// TP ranks. The log-sum-exp is the usual one, of z - max z.
+// small collectives over TP: the maximum, then (sum of exponentials, target logit). Target -1 is left out
+// of the mean, which is 0 when nothing is left. Other targets outside [0, V) throw on the CPU; on CUDA the
+// loss becomes NaN, and their rows of the gradient. The same bits on all TP ranks. The log-sum-exp is the
+// usual one, of z - max z.
 void cross_entropy_forward(const ProcessGrid& grid,
                            const Tensor& logits,
                            const Tensor& targets,

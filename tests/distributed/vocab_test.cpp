@@ -8,6 +8,7 @@
 
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
+#include "tests/support/devices.h"
 #include "tests/support/parameters.h"
 #include "tests/support/ranks.h"
 
@@ -31,28 +32,41 @@ Tensor token_tensor(const Shape& shape, std::uint64_t seed) {
     return tokens;
 }
 
-class VocabTest : public ::testing::TestWithParam<DType> {
+class VocabTest : public ::testing::TestWithParam<std::tuple<DType, Device>> {
   protected:
     VocabTest() {
         ParallelConfig config;
         config.tensor_parallel = world().size();
-        grid_ = std::make_unique<ProcessGrid>(world(), config);
+        config.communication = Communication::kStaged;
+        grid_ = std::make_unique<ProcessGrid>(world(), config, device_);
     }
+    Tensor there(const Tensor& tensor) const { return testing::on(device_, tensor); }
+    // This rank's part of the logits [B, T, V].
+    Tensor local(const Tensor& whole) const {
+        return there(whole.slice(2, begin_, begin_ + local_).clone());
+    }
+    VocabParallelEmbedding make_embedding() const {
+        VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, type_);
+        testing::allocate(embedding, device_);
+        init_normal(embedding.weight(), 1.0, 3);
+        return embedding;
+    }
+
+    const DType type_ = std::get<0>(GetParam());
+    const Device device_ = std::get<1>(GetParam());
     std::unique_ptr<ProcessGrid> grid_;
     const std::int64_t local_ = kVocab / world().size();
     const std::int64_t begin_ = local_ * world().rank();
 };
 
 TEST_P(VocabTest, EmbeddingLooksUpRowsExactly) {
-    VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
-    const ParameterBuckets memory = testing::allocate(embedding);
-    init_normal(embedding.weight(), 1.0, 3);
-    const Parameter whole = testing::make_parameter("embedding", {kVocab, kWidth},
-                                                    Sharding::replicated(0, 1), GetParam());
+    const VocabParallelEmbedding embedding = make_embedding();
+    const Parameter whole =
+        testing::make_parameter("embedding", {kVocab, kWidth}, Sharding::replicated(0, 1), type_);
     init_normal(whole, 1.0, 3);
     const Tensor tokens = token_tensor({3, 11}, 1);
-    const Tensor y = embedding.forward(tokens);
-    const Tensor want = Tensor::zeros({3, 11, kWidth}, GetParam());
+    const Tensor y = embedding.forward(there(tokens));
+    const Tensor want = Tensor::zeros({3, 11, kWidth}, type_);
     for (std::int64_t i = 0; i < 33; ++i) {
         const std::int64_t row = tokens.data<std::int32_t>()[i];
         want.view({33, kWidth}).slice(0, i, i + 1).copy_from(whole.value.slice(0, row, row + 1));
@@ -61,12 +75,11 @@ TEST_P(VocabTest, EmbeddingLooksUpRowsExactly) {
 }
 
 TEST_P(VocabTest, EmbeddingGradientSumsRowsOfTheSameToken) {
-    VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
-    const ParameterBuckets memory = testing::allocate(embedding);
+    VocabParallelEmbedding embedding = make_embedding();
     const Tensor tokens = token_tensor({3, 11}, 1);
-    const Tensor dy = gaussian({3, 11, kWidth}, GetParam(), 5);
-    embedding.backward(dy, tokens);
-    embedding.backward(dy, tokens);  // adds
+    const Tensor dy = gaussian({3, 11, kWidth}, type_, 5);
+    embedding.backward(there(dy), there(tokens));
+    embedding.backward(there(dy), there(tokens));  // adds
     std::vector<double> want(static_cast<std::size_t>(local_ * kWidth), 0.0);
     const auto values = to_doubles(dy);
     for (std::int64_t i = 0; i < 33; ++i) {
@@ -78,12 +91,18 @@ TEST_P(VocabTest, EmbeddingGradientSumsRowsOfTheSameToken) {
     EXPECT_TRUE(near(embedding.weight().grad, want, 1e-6, 1e-6));
 }
 
-TEST_P(VocabTest, EmbeddingRejectsTokensOutsideTheVocabularyOnEveryRank) {
-    VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
-    const ParameterBuckets memory = testing::allocate(embedding);
+TEST_P(VocabTest, EmbeddingRefusesTokensOutsideTheVocabularyOnEveryRank) {
+    VocabParallelEmbedding embedding = make_embedding();
     for (std::int32_t bad : {-1, static_cast<std::int32_t>(kVocab)}) {
         const Tensor tokens = token_tensor({1, 4}, 1);
         tokens.data<std::int32_t>()[2] = bad;
+        if (device_ != Device::kCpu) {  // the host does not see it
+            const std::vector<double> y = to_doubles(embedding.forward(there(tokens)));
+            for (std::int64_t i = 0; i < 4 * kWidth; ++i) {
+                EXPECT_EQ(std::isnan(y[static_cast<std::size_t>(i)]), i / kWidth == 2) << i;
+            }
+            continue;
+        }
         try {
             embedding.forward(tokens);
             ADD_FAILURE() << "token " << bad << " was accepted";
@@ -97,11 +116,10 @@ TEST_P(VocabTest, EmbeddingRejectsTokensOutsideTheVocabularyOnEveryRank) {
 }
 
 TEST_P(VocabTest, EmbeddingTakesAnEmptyBatch) {
-    VocabParallelEmbedding embedding(*grid_, "embedding", kVocab, kWidth, GetParam());
-    const ParameterBuckets memory = testing::allocate(embedding);
-    const Tensor none = Tensor::zeros({0, 7}, DType::kInt32);
+    VocabParallelEmbedding embedding = make_embedding();
+    const Tensor none = there(Tensor::zeros({0, 7}, DType::kInt32));
     EXPECT_EQ(embedding.forward(none).shape(), (Shape{0, 7, kWidth}));
-    embedding.backward(Tensor::zeros({0, 7, kWidth}, GetParam()), none);
+    embedding.backward(there(Tensor::zeros({0, 7, kWidth}, type_)), none);
 }
 
 // The loss, its log-sum-exps and its gradient, by definition.
@@ -138,12 +156,11 @@ TEST_P(VocabTest, CrossEntropyMatchesDoubleOnEveryKindOfData) {
         for (const Shape& shape : {Shape{1, 1}, Shape{2, 31}, Shape{3, 33}}) {
             const Tensor targets = token_tensor(shape, 2);
             if (targets.numel() > 1) targets.data<std::int32_t>()[1] = -1;
-            const Tensor whole =
-                testing::make_data(kind, {shape[0], shape[1], kVocab}, GetParam(), 9);
+            const Tensor whole = testing::make_data(kind, {shape[0], shape[1], kVocab}, type_, 9);
             const Reference want = reference(whole, targets, 0.5);
-            const Tensor logits = whole.slice(2, begin_, begin_ + local_).clone();
+            const Tensor logits = local(whole), ids = there(targets);
             CrossEntropySaved saved;
-            const double loss = mean_cross_entropy(*grid_, logits, targets, saved);
+            const double loss = mean_cross_entropy(*grid_, logits, ids, saved);
             EXPECT_NEAR(loss, want.loss, 2e-6 * std::abs(want.loss) + 1e-6) << name_of(kind);
             EXPECT_TRUE(near(saved.log_sum_exp, want.log_sum_exp, 1e-6, 1e-6)) << name_of(kind);
             std::vector<double> dlogits_want;
@@ -152,29 +169,30 @@ TEST_P(VocabTest, CrossEntropyMatchesDoubleOnEveryKindOfData) {
                 dlogits_want.insert(dlogits_want.end(), row, row + local_);
             }
             // fp32 logits of a thousand carry an absolute rounding of 6e-5 into the exponent.
-            const double relative = GetParam() == DType::kFloat32 ? 2e-4 : 1.0 / 200;
-            cross_entropy_backward(*grid_, logits, targets, saved, 0.5, logits);  // in place
+            const double relative = type_ == DType::kFloat32 ? 2e-4 : 1.0 / 200;
+            cross_entropy_backward(*grid_, logits, ids, saved, 0.5, logits);  // in place
             EXPECT_TRUE(near(logits, dlogits_want, relative, 1e-7)) << name_of(kind);
         }
     }
 }
 
 TEST_P(VocabTest, CrossEntropyGradientMatchesFiniteDifferences) {
-    if (GetParam() != DType::kFloat32) GTEST_SKIP() << "bf16 steps are too coarse";
+    if (type_ != DType::kFloat32) GTEST_SKIP() << "bf16 steps are too coarse";
     const Tensor targets = token_tensor({1, 3}, 4);
     const Tensor whole = gaussian({1, 3, kVocab}, DType::kFloat32, 6);
+    const Tensor ids = there(targets);
     const auto loss_at = [&](std::int64_t index, float change) {
         const Tensor moved = whole.clone();
         moved.data<float>()[index] += change;
         CrossEntropySaved saved;
-        return mean_cross_entropy(*grid_, moved.slice(2, begin_, begin_ + local_).clone(), targets,
-                                  saved);
+        return mean_cross_entropy(*grid_, local(moved), ids, saved);
     };
     CrossEntropySaved saved;
-    const Tensor mine = whole.slice(2, begin_, begin_ + local_);  // strided
-    mean_cross_entropy(*grid_, mine, targets, saved);
-    const Tensor dmine = Tensor::zeros({1, 3, local_}, DType::kFloat32);
-    cross_entropy_backward(*grid_, mine, targets, saved, 1.0, dmine);
+    const Tensor mine = there(whole).slice(2, begin_, begin_ + local_);  // strided
+    mean_cross_entropy(*grid_, mine, ids, saved);
+    const Tensor gradient = there(Tensor::zeros({1, 3, local_}, DType::kFloat32));
+    cross_entropy_backward(*grid_, mine, ids, saved, 1.0, gradient);
+    const Tensor dmine = testing::on_cpu(gradient);
     for (std::int64_t index : {0, 17, 39, 40, 77, 119}) {
         const double slope = (loss_at(index, 0.05f) - loss_at(index, -0.05f)) / 0.1;
         const std::int64_t row = index / kVocab, column = index % kVocab - begin_;
@@ -184,9 +202,9 @@ TEST_P(VocabTest, CrossEntropyGradientMatchesFiniteDifferences) {
 }
 
 TEST_P(VocabTest, CrossEntropyMakesTwoCollectivesAndTheSameBitsOnAllRanks) {
-    const Tensor targets = token_tensor({2, 9}, 4);
-    const Tensor logits =
-        gaussian({2, 9, local_}, GetParam(), 70 + static_cast<std::uint64_t>(world().rank()), 4.0);
+    const Tensor targets = there(token_tensor({2, 9}, 4));
+    const Tensor logits = there(
+        gaussian({2, 9, local_}, type_, 70 + static_cast<std::uint64_t>(world().rank()), 4.0));
     CrossEntropySaved saved;
     const double loss = mean_cross_entropy(*grid_, logits, targets, saved);
     EXPECT_EQ(grid_->tensor().counts().all_reduces, 2);
@@ -199,35 +217,35 @@ TEST_P(VocabTest, CrossEntropyMakesTwoCollectivesAndTheSameBitsOnAllRanks) {
 }
 
 TEST_P(VocabTest, CrossEntropyOfNothingIsZero) {
-    const Tensor targets = Tensor::full({1, 4}, -1.0f, DType::kInt32);
-    const Tensor logits = gaussian({1, 4, local_}, GetParam(), 1);
+    const Tensor targets = there(Tensor::full({1, 4}, -1.0f, DType::kInt32));
+    const Tensor logits = there(gaussian({1, 4, local_}, type_, 1));
     CrossEntropySaved saved;
     EXPECT_EQ(mean_cross_entropy(*grid_, logits, targets, saved), 0.0);
     cross_entropy_backward(*grid_, logits, targets, saved, 1.0, logits);
-    EXPECT_TRUE(testing::same_bits(logits, Tensor::zeros({1, 4, local_}, GetParam())));
-    EXPECT_EQ(mean_cross_entropy(*grid_, Tensor::zeros({0, 4, local_}, GetParam()),
-                                 Tensor::zeros({0, 4}, DType::kInt32), saved),
+    EXPECT_TRUE(testing::same_bits(logits, Tensor::zeros({1, 4, local_}, type_)));
+    EXPECT_EQ(mean_cross_entropy(*grid_, there(Tensor::zeros({0, 4, local_}, type_)),
+                                 there(Tensor::zeros({0, 4}, DType::kInt32)), saved),
               0.0);
 }
 
 TEST_P(VocabTest, CrossEntropyAddsItsShareToTheLoss) {
-    const Tensor targets = token_tensor({2, 9}, 4);
-    const Tensor logits = gaussian({2, 9, local_}, GetParam(), 7);
+    const Tensor targets = there(token_tensor({2, 9}, 4));
+    const Tensor logits = there(gaussian({2, 9, local_}, type_, 7));
     CrossEntropySaved saved;
     const double mean = mean_cross_entropy(*grid_, logits, targets, saved);
-    EXPECT_EQ(*saved.counted.data<std::int32_t>(), 18);
-    const Tensor loss = Tensor::zeros({1}, DType::kFloat64);
+    EXPECT_EQ(*testing::on_cpu(saved.counted).data<std::int32_t>(), 18);
+    const Tensor loss = there(Tensor::zeros({1}, DType::kFloat64));
     cross_entropy_forward(*grid_, logits, targets, saved, 0.25, loss);
     cross_entropy_forward(*grid_, logits, targets, saved, 0.5, loss);
-    EXPECT_EQ(*loss.data<double>(), 0.25 * mean + 0.5 * mean);
+    EXPECT_EQ(*testing::on_cpu(loss).data<double>(), 0.25 * mean + 0.5 * mean);
     EXPECT_THROW(cross_entropy_forward(*grid_, logits, targets, saved, 1.0,
-                                       Tensor::zeros({1}, DType::kFloat32)),
+                                       there(Tensor::zeros({1}, DType::kFloat32))),
                  Error);
 }
 
 TEST_P(VocabTest, ANaNLogitOnOneRankIsSeenByAll) {
-    const Tensor targets = token_tensor({1, 3}, 4);
-    const Tensor logits = gaussian({1, 3, local_}, GetParam(), 1);
+    const Tensor targets = there(token_tensor({1, 3}, 4));
+    const Tensor logits = there(gaussian({1, 3, local_}, type_, 1));
     if (world().rank() == world().size() - 1) {
         logits.slice(1, 1, 2).slice(2, 0, 1).fill(std::numeric_limits<float>::quiet_NaN());
     }
@@ -235,25 +253,42 @@ TEST_P(VocabTest, ANaNLogitOnOneRankIsSeenByAll) {
     EXPECT_TRUE(std::isnan(mean_cross_entropy(*grid_, logits, targets, saved)));
 }
 
-TEST_P(VocabTest, CrossEntropyRejectsBadTargets) {
-    const Tensor logits = gaussian({1, 2, local_}, GetParam(), 1);
+TEST_P(VocabTest, CrossEntropyRefusesBadTargets) {
+    const Tensor logits = there(gaussian({1, 2, local_}, type_, 1));
     CrossEntropySaved saved;
     for (std::int32_t bad : {-2, static_cast<std::int32_t>(kVocab)}) {
         const Tensor targets = Tensor::zeros({1, 2}, DType::kInt32);
         targets.data<std::int32_t>()[1] = bad;
-        EXPECT_THROW(mean_cross_entropy(*grid_, logits, targets, saved), Error);
+        if (device_ == Device::kCpu) {
+            EXPECT_THROW(mean_cross_entropy(*grid_, logits, targets, saved), Error);
+            continue;
+        }
+        const Tensor ids = there(targets), dlogits = there(logits.clone());
+        EXPECT_TRUE(std::isnan(mean_cross_entropy(*grid_, logits, ids, saved))) << bad;
+        cross_entropy_backward(*grid_, logits, ids, saved, 1.0, dlogits);
+        const std::vector<double> gradient = to_doubles(dlogits);
+        for (std::int64_t i = 0; i < 2 * local_; ++i) {
+            EXPECT_EQ(std::isnan(gradient[static_cast<std::size_t>(i)]), i >= local_) << bad;
+        }
     }
-    EXPECT_THROW(mean_cross_entropy(*grid_, logits, Tensor::zeros({2, 1}, DType::kInt32), saved),
-                 Error);
-    EXPECT_THROW(mean_cross_entropy(*grid_, logits.to(DType::kFloat16),
-                                    Tensor::zeros({1, 2}, DType::kInt32), saved),
-                 Error);
+    const Tensor targets = there(Tensor::zeros({1, 2}, DType::kInt32));
+    EXPECT_THROW(
+        mean_cross_entropy(*grid_, logits, there(Tensor::zeros({2, 1}, DType::kInt32)), saved),
+        Error);
+    EXPECT_THROW(mean_cross_entropy(*grid_, logits.to(DType::kFloat16), targets, saved), Error);
+    if (device_ != Device::kCpu) {
+        EXPECT_THROW(mean_cross_entropy(*grid_, logits, testing::on_cpu(targets), saved), Error);
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types,
                          VocabTest,
-                         ::testing::Values(DType::kFloat32, DType::kBFloat16),
-                         [](const auto& test) { return std::string(name_of(test.param)); });
+                         ::testing::Combine(::testing::Values(DType::kFloat32, DType::kBFloat16),
+                                            ::testing::ValuesIn(testing::test_devices())),
+                         [](const auto& test) {
+                             return std::string(name_of(std::get<0>(test.param))) + "_" +
+                                    name_of(std::get<1>(test.param));
+                         });
 
 TEST(VocabShardingTest, VocabularyMustDivideOverTheRanks) {
     ParallelConfig config;
