@@ -198,6 +198,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
     });
 }
 
+#if CUDART_VERSION >= 13000  // other parameters before
 // Without the graph and its nodes, which are no handles here before the capture ends.
 cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
                                      cudaStreamCaptureStatus* status,
@@ -218,6 +219,7 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream,
         return cudaSuccess;
     });
 }
+#endif
 
 // Modes belong to captures here, not to threads.
 cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {

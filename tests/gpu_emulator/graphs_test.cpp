@@ -269,11 +269,15 @@ TEST_F(Graphs, TellThatAStreamIsCaptured) {
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusActive;
     ASSERT_EQ(cudaStreamIsCapturing(main_, &status), cudaSuccess);
     EXPECT_EQ(status, cudaStreamCaptureStatusNone);
-    unsigned long long id = 0;
     end_of([&] {
+        ASSERT_EQ(cudaStreamIsCapturing(main_, &status), cudaSuccess);
+        EXPECT_EQ(status, cudaStreamCaptureStatusActive);
+#if CUDART_VERSION >= 13000
+        unsigned long long id = 0;
         ASSERT_EQ(cudaStreamGetCaptureInfo(main_, &status, &id), cudaSuccess);
         EXPECT_EQ(status, cudaStreamCaptureStatusActive);
         EXPECT_NE(id, 0u);
+#endif
         cudaStreamSynchronize(main_);
         ASSERT_EQ(cudaStreamIsCapturing(main_, &status), cudaSuccess);
         EXPECT_EQ(status, cudaStreamCaptureStatusInvalidated);

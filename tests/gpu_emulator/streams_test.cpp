@@ -2,6 +2,7 @@
 #include <cuda_runtime_api.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <string>
 #include <thread>
@@ -377,6 +378,21 @@ TEST_F(Streams, FailuresShowAtALaterCallAndDropTheWorkBehind) {
     EXPECT_EQ(cudaStreamSynchronize(second_), cudaErrorLaunchFailure);
     EXPECT_FALSE(ran);
     EXPECT_NE(reports().find("a library's work fails"), std::string::npos);
+}
+
+TEST(StreamsDeathTest, UnfinishedWorkIsDoneBeforeTheProcessEnds) {
+    for (const std::uint64_t seed : {1, 2, 3, 4}) {
+        EXPECT_EXIT(
+            {
+                set_seed(seed);
+                float* data = nullptr;
+                cudaMalloc(reinterpret_cast<void**>(&data), kBytes);
+                for (int i = 0; i < 3; ++i) cudaMemsetAsync(data, 0, kBytes, nullptr);
+                end_to_end::overrun(data, kCount);
+                std::exit(0);
+            },
+            testing::ExitedWithCode(1), "overrun_kernel");
+    }
 }
 
 // ---- Memory and devices
