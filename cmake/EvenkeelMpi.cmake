@@ -17,6 +17,8 @@ set(EVENKEEL_MPI_ENVIRONMENT
     OMPI_MCA_rmaps_base_oversubscribe=1
     OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader OMPI_MCA_btl_vader_single_copy_mechanism=none
     OMP_NUM_THREADS=1)
+# Emulated GPUs of the machine, for tests of CUDA code: one for each rank.
+set(EVENKEEL_MPI_TEST_ENVIRONMENT ${EVENKEEL_MPI_ENVIRONMENT} EVENKEEL_EMULATED_GPUS=8)
 
 # add_mpi_test(NAME SOURCES ... [LINK ...] [RANKS 1 2 4 8] [TIMEOUT seconds])
 # A GoogleTest program whose main is tests/support/mpi_main.cpp, run under mpirun once for each number of
@@ -36,6 +38,6 @@ function(add_mpi_test name)
             COMMAND ${MPIEXEC_EXECUTABLE} ${MPIEXEC_NUMPROC_FLAG} ${ranks} ${MPIEXEC_PREFLAGS}
                     $<TARGET_FILE:${name}> ${MPIEXEC_POSTFLAGS})
         set_tests_properties(${name}_np${ranks} PROPERTIES LABELS mpi PROCESSORS ${ranks}
-            TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${EVENKEEL_MPI_ENVIRONMENT}")
+            TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${EVENKEEL_MPI_TEST_ENVIRONMENT}")
     endforeach()
 endfunction()

@@ -10,4 +10,6 @@ std::string why_no_cuda() { return cuda::why_not(); }
 
 GpuDescription describe_gpu() { return cuda::describe(); }
 
+void use_gpu(int index) { cuda::use_gpu(index); }
+
 }  // namespace evenkeel

@@ -22,7 +22,12 @@ struct GpuDescription {
     std::string name;
     std::string driver;  // its version where the system tells it, and the CUDA version it supports
     int multiprocessors = 0;
+    std::string uuid;  // 32 hexadecimal digits; the same for every process that sees this GPU
 };
 GpuDescription describe_gpu();
+
+// Makes one of the device_count() GPUs that can be used the current one of this thread: tensors made from
+// now on are there.
+void use_gpu(int index);
 
 }  // namespace evenkeel

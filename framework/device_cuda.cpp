@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "framework/cuda.h"
 #include "framework/error.h"
@@ -59,7 +60,7 @@ std::string why_no_count(cudaError_t error) {
 }
 
 struct Survey {
-    int usable = 0;
+    std::vector<int> usable;  // the runtime's numbers of the GPUs that are new enough
     std::string why_not;
 };
 
@@ -77,14 +78,14 @@ Survey survey() {
         cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
         cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
         if (major >= kLeastMajor) {
-            ++result.usable;
+            result.usable.push_back(device);
         } else if (result.why_not.empty()) {
             result.why_not =
                 concat("the GPU is too old: device ", device, " has compute capability ", major,
                        ".", minor, ", want ", kLeastMajor, ".0 or higher");
         }
     }
-    if (result.usable > 0) result.why_not.clear();
+    if (!result.usable.empty()) result.why_not.clear();
     return result;
 }
 
@@ -147,7 +148,7 @@ void allow_shared_memory(const char* op, const void* kernel, std::size_t bytes) 
 
 }  // namespace
 
-int device_count() { return survey().usable; }
+int device_count() { return static_cast<int>(survey().usable.size()); }
 
 std::string why_not() { return survey().why_not; }
 
@@ -163,7 +164,20 @@ GpuDescription describe() {
     if (std::ifstream("/sys/module/nvidia/version") >> version) {
         driver = concat(version, " (", driver, ")");
     }
-    return {properties.name, driver, properties.multiProcessorCount};
+    std::string uuid;
+    for (const char byte : properties.uuid.bytes) {
+        constexpr const char* kDigits = "0123456789abcdef";
+        const auto bits = static_cast<unsigned char>(byte);
+        uuid += {kDigits[bits >> 4], kDigits[bits & 15]};
+    }
+    return {properties.name, driver, properties.multiProcessorCount, uuid};
+}
+
+void use_gpu(int index) {
+    const std::vector<int> usable = survey().usable;
+    EVENKEEL_CHECK(0 <= index && index < static_cast<int>(usable.size()), "use_gpu", "index: got ",
+                   index, ", want one of ", usable.size(), " usable GPUs");
+    check(cudaSetDevice(usable[static_cast<std::size_t>(index)]), "use_gpu", "cudaSetDevice");
 }
 
 void check(cudaError_t error, const char* op, const char* call) {

@@ -17,6 +17,7 @@ namespace evenkeel::cuda {
 int device_count();
 std::string why_not();
 GpuDescription describe();
+void use_gpu(int index);
 
 struct Allocation {
     std::byte* data = nullptr;

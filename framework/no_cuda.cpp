@@ -17,10 +17,11 @@ namespace {
 
 }  // namespace
 
-Stream::Stream() { throw_not_built("Stream"); }
+Stream::Stream(StreamPriority) { throw_not_built("Stream"); }
 Stream::~Stream() = default;
 void Stream::synchronize() const { throw_not_built("Stream::synchronize"); }
 void Stream::wait(const Event&) const { throw_not_built("Stream::wait"); }
+bool Stream::is_capturing() const { throw_not_built("Stream::is_capturing"); }
 const Stream& Stream::current() { throw_not_built("Stream::current"); }
 
 StreamScope::StreamScope(const Stream& stream) : before_(&stream) {
@@ -56,6 +57,7 @@ namespace cuda {
 int device_count() { return 0; }
 std::string why_not() { return "this build has no CUDA back end"; }
 GpuDescription describe() { throw_not_built("describe_gpu"); }
+void use_gpu(int) { throw_not_built("use_gpu"); }
 
 Allocation allocate(std::size_t) { throw_not_built("Buffer"); }
 void release(const Allocation&) noexcept {}

@@ -15,15 +15,20 @@ namespace evenkeel {
 
 class Event;
 
+// Where both have work, the GPU prefers that of a stream of high priority.
+enum class StreamPriority { kNormal, kHigh };
+
 class Stream {
   public:
-    Stream();  // a new stream; it does not wait for the default stream, nor that for it
+    // A new stream; it does not wait for the default stream, nor that for it.
+    explicit Stream(StreamPriority priority = StreamPriority::kNormal);
     ~Stream();
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
 
     void synchronize() const;             // the host waits for all work so far
     void wait(const Event& event) const;  // later work waits for what the event has recorded
+    bool is_capturing() const;            // its work goes into a CUDA graph
     CUstream_st* handle() const { return handle_.get(); }
     // Keeps the stream alive beyond this object: a buffer does that, to be freed in its order.
     const std::shared_ptr<CUstream_st>& shared_handle() const { return handle_; }

@@ -65,10 +65,14 @@ void cuda::wait_under_guard(const char* op) {
     poll(op, "cudaStreamQuery", [stream] { return cudaStreamQuery(stream); });
 }
 
-Stream::Stream() {
+Stream::Stream(StreamPriority priority) {
     cudaStream_t stream = nullptr;
-    cuda::check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "Stream",
-                "cudaStreamCreateWithFlags");
+    int least = 0, greatest = 0;
+    cuda::check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "Stream",
+                "cudaDeviceGetStreamPriorityRange");
+    cuda::check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                             priority == StreamPriority::kHigh ? greatest : least),
+                "Stream", "cudaStreamCreateWithPriority");
     // Work in flight ends first; the driver sees to that.
     handle_ = {stream, [](cudaStream_t owned) {
                    cuda::release_gemm_workspace(owned);
@@ -86,6 +90,13 @@ void Stream::synchronize() const {
 void Stream::wait(const Event& event) const {
     cuda::check(cudaStreamWaitEvent(handle(), event.handle(), 0), "Stream::wait",
                 "cudaStreamWaitEvent");
+}
+
+bool Stream::is_capturing() const {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cuda::check(cudaStreamIsCapturing(handle(), &status), "Stream::is_capturing",
+                "cudaStreamIsCapturing");
+    return status != cudaStreamCaptureStatusNone;
 }
 
 const Stream& Stream::current() {

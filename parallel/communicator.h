@@ -68,7 +68,8 @@ class Communicator {
     virtual ~Communicator() = default;
     virtual int rank() const = 0;
     virtual int size() const = 0;
-    virtual Device device() const { return Device::kCpu; }  // where the tensors are
+    virtual int job_rank(int member) const { return member; }  // what messages call a rank
+    virtual Device device() const { return Device::kCpu; }     // where the tensors are
     // The same ranks for tensors on the CPU; itself if that is its device.
     virtual Communicator& host() { return *this; }
 
@@ -94,6 +95,12 @@ class Communicator {
     // Ranks with the same colour form a new group, ordered by their rank here. Collective. The group this
     // one was made from must outlive it.
     virtual std::unique_ptr<Communicator> split(int color) = 0;
+
+    // This rank among those of the group on its machine. Collective.
+    struct OnNode {
+        int rank = 0, size = 1;
+    };
+    virtual OnNode on_node() { return {}; }
 
     double all_reduce_scalar(double value,
                              ReduceOp op);  // doubles on the host, summed in rank order

@@ -67,6 +67,7 @@ class MpiCommunicator final : public Communicator {
 
     int rank() const override { return rank_; }
     int size() const override { return size_; }
+    int job_rank(int member) const override { return job_ranks_[static_cast<std::size_t>(member)]; }
 
     Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
         check_reducible("all_reduce", "tensor", tensor, op, device());
@@ -153,6 +154,19 @@ class MpiCommunicator final : public Communicator {
         return std::make_unique<MpiCommunicator>(part, timeout_seconds_);
     }
 
+    OnNode on_node() override {
+        begin("on_node");
+        exchange_all(nullptr, 0);  // as in split()
+        MPI_Comm node = MPI_COMM_NULL;
+        check_mpi(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
+                  "on_node");
+        OnNode place;
+        MPI_Comm_rank(node, &place.rank);
+        MPI_Comm_size(node, &place.size);
+        MPI_Comm_free(&node);
+        return place;
+    }
+
   protected:
     void all_reduce_doubles(double* values, std::int64_t n, ReduceOp op) override {
         const std::int64_t bytes = n * static_cast<std::int64_t>(sizeof(double));
@@ -175,8 +189,6 @@ class MpiCommunicator final : public Communicator {
         MPI_Group_free(&group);
         MPI_Group_free(&job);
     }
-    int job_rank(int member) const { return job_ranks_[static_cast<std::size_t>(member)]; }
-
     void count(std::int64_t& operations, std::size_t bytes) {
         ++operations;
         counts_.bytes += static_cast<std::int64_t>(bytes);
@@ -376,6 +388,7 @@ std::unique_ptr<Communicator> make_mpi_world(double timeout_seconds) {
 }
 
 bool mpi_has_failed() { return failed; }
+void set_mpi_failed() { failed = true; }
 
 std::int64_t set_max_message_bytes(std::int64_t bytes) { return max_message_bytes.exchange(bytes); }
 

@@ -1,5 +1,6 @@
 #include "parallel/process_grid.h"
 
+#include "parallel/nccl_communicator.h"
 #include "parallel/staged_communicator.h"
 
 namespace evenkeel {
@@ -65,22 +66,32 @@ int checked_data_parallel(std::int64_t ranks, const ParallelConfig& config) {
     return static_cast<int>(config.data_parallel);
 }
 
-// The group's ranks as a group for tensors of the device.
-std::unique_ptr<Communicator> on_device(std::unique_ptr<Communicator> host, Device device) {
-    if (device == Device::kCpu) return host;
-    if (host->size() == 1) return make_single_communicator(device);
-    return make_staged_communicator(std::move(host));
-}
-
 }  // namespace
 
 ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config, Device device)
-    : world_(world) {
+    : world_(world),
+      device_(device),
+      communication_(config.communication),
+      timeout_seconds_(config.timeout_seconds) {
     checked_data_parallel(world.size(), config);
     world.set_timeout(config.timeout_seconds);
+    if (device == Device::kCuda) gpu_ = assign_gpu(world, communication_);
     const int tp = static_cast<int>(config.tensor_parallel);
-    tensor_ = on_device(world.split(world.rank() / tp), device);
-    data_ = on_device(world.split(world.rank() % tp), device);
+    tensor_ = on_device(world.split(world.rank() / tp));
+    data_ = on_device(world.split(world.rank() % tp));
+}
+
+// The group's ranks as a group for tensors of the grid's device.
+std::unique_ptr<Communicator> ProcessGrid::on_device(std::unique_ptr<Communicator> host) const {
+    if (device_ == Device::kCpu) return host;
+    if (host->size() == 1) return make_single_communicator(device_);
+    switch (communication_) {
+        case Communication::kNccl:
+            return make_nccl_communicator(std::move(host), timeout_seconds_);
+        case Communication::kStaged:
+            return make_staged_communicator(std::move(host));
+    }
+    return nullptr;
 }
 
 Communicator& ProcessGrid::kv_replicas(std::int64_t num_kv_heads) const {

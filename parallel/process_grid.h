@@ -8,11 +8,9 @@
 
 #include "framework/config.h"
 #include "parallel/communicator.h"
+#include "parallel/gpu_assignment.h"
 
 namespace evenkeel {
-
-// How tensors on GPUs travel: through NCCL, one GPU a rank, or through the memory of the CPU.
-enum class Communication { kNccl, kStaged };
 
 struct ParallelConfig {
     std::int64_t tensor_parallel = 1;
@@ -25,10 +23,12 @@ struct ParallelConfig {
 class ProcessGrid {
   public:
     // Collective over `world`, which must outlive the grid. Throws kConfig unless tensor_parallel x
-    // data_parallel is the number of ranks; the message says how many ranks to start.
+    // data_parallel is the number of ranks; the message says how many ranks to start. For CUDA it takes
+    // this rank's GPU first (assign_gpu), so that tensors made earlier may be on another one.
     ProcessGrid(Communicator& world, const ParallelConfig& config, Device device = Device::kCpu);
 
-    Device device() const { return tensor_->device(); }
+    Device device() const { return device_; }
+    const GpuAssignment& gpu() const { return gpu_; }  // of a grid for CUDA
     Communicator& world() const { return world_; }
     Communicator& tensor() const { return *tensor_; }
     Communicator& data() const { return *data_; }
@@ -43,7 +43,13 @@ class ProcessGrid {
     Communicator& kv_replicas(std::int64_t num_kv_heads) const;
 
   private:
+    std::unique_ptr<Communicator> on_device(std::unique_ptr<Communicator> host) const;
+
     Communicator& world_;
+    Device device_;
+    Communication communication_;
+    double timeout_seconds_;
+    GpuAssignment gpu_;
     std::unique_ptr<Communicator> tensor_;
     std::unique_ptr<Communicator> data_;
     mutable std::unique_ptr<Communicator> kv_replicas_;

@@ -18,6 +18,7 @@ class StagedCommunicator final : public Communicator {
 
     int rank() const override { return host_->rank(); }
     int size() const override { return host_->size(); }
+    int job_rank(int member) const override { return host_->job_rank(member); }
     Device device() const override { return Device::kCuda; }
     Communicator& host() override { return *host_; }
 
@@ -74,6 +75,7 @@ class StagedCommunicator final : public Communicator {
         tensor.copy_from(staged);
     }
 
+    OnNode on_node() override { return host_->on_node(); }
     void barrier() override { host_->barrier(); }
     void set_timeout(double seconds) override { host_->set_timeout(seconds); }
     std::unique_ptr<Communicator> split(int color) override {

@@ -7,7 +7,9 @@
 #include <cmath>
 
 #include "framework/stream.h"
+#include "parallel/gpu_assignment.h"
 #include "parallel/mpi_communicator.h"
+#include "parallel/nccl_communicator.h"
 #include "parallel/staged_communicator.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
@@ -21,8 +23,8 @@ using testing::same_bits;
 using testing::world;
 
 // kPieces: the host's, in messages of at most 4 KiB, as for what exceeds MPI's limit of 2^31 bytes.
-enum class Kind { kHost, kPieces, kStaged };
-constexpr const char* kKindNames[] = {"host", "pieces", "staged"};
+enum class Kind { kHost, kPieces, kStaged, kNccl };
+constexpr const char* kKindNames[] = {"host", "pieces", "staged", "nccl"};
 void PrintTo(Kind kind, std::ostream* out) { *out << kKindNames[static_cast<int>(kind)]; }
 
 // Those whose sums are in rank order and rounded once.
@@ -31,7 +33,11 @@ std::vector<Kind> ordered_kinds() {
     if (!testing::test_gpus().empty()) kinds.push_back(Kind::kStaged);
     return kinds;
 }
-std::vector<Kind> all_kinds() { return ordered_kinds(); }
+std::vector<Kind> all_kinds() {
+    std::vector<Kind> kinds = ordered_kinds();
+    if (!testing::test_gpus().empty() && nccl_version() != 0) kinds.push_back(Kind::kNccl);
+    return kinds;
+}
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16, DType::kInt32, DType::kFloat64};
 constexpr std::int64_t kCounts[] = {0, 1, 3, 31, 1025, 40001};
@@ -88,7 +94,17 @@ class CollectivesTest : public ::testing::TestWithParam<Kind> {
     }
     static std::unique_ptr<Communicator> make_group() {
         std::unique_ptr<Communicator> host = world().split(0);
-        if (GetParam() == Kind::kStaged) return make_staged_communicator(std::move(host));
+        switch (GetParam()) {
+            case Kind::kHost:
+            case Kind::kPieces:
+                break;
+            case Kind::kStaged:
+                assign_gpu(world(), Communication::kStaged);
+                return make_staged_communicator(std::move(host));
+            case Kind::kNccl:
+                assign_gpu(world(), Communication::kNccl);
+                return make_nccl_communicator(std::move(host), 60.0);
+        }
         return host;
     }
     // A copy on the group's device.

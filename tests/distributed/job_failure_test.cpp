@@ -1,39 +1,16 @@
-// When one rank fails, all end, with that rank's message and status. A hang shows as status 124 of
-// `timeout`.
+// When one rank fails, all end, with that rank's message and status.
 #include <gtest/gtest.h>
-#include <sys/wait.h>
 
-#include <array>
-#include <cstdio>
 #include <string>
+
+#include "tests/distributed/job.h"
 
 namespace {
 
-struct Result {
-    int status;
-    std::string output;
-    std::size_t count(const std::string& text) const {
-        std::size_t found = 0;
-        for (std::size_t at = output.find(text); at != std::string::npos;
-             at = output.find(text, at + 1))
-            ++found;
-        return found;
-    }
-};
+using Result = evenkeel::testing::JobResult;
 
 Result run(const std::string& mode, int ranks) {
-    const std::string command = "timeout -k 5 40 " EVENKEEL_MPIEXEC " -n " + std::to_string(ranks) +
-                                " " EVENKEEL_FAILING_PROGRAM " " + mode + " 2>&1";
-    Result result{-1, ""};
-    FILE* pipe = popen(command.c_str(), "r");
-    if (pipe == nullptr) return result;
-    std::array<char, 4096> block;
-    while (const std::size_t length = fread(block.data(), 1, block.size(), pipe)) {
-        result.output.append(block.data(), length);
-    }
-    const int status = pclose(pipe);
-    result.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-    return result;
+    return evenkeel::testing::run_job(EVENKEEL_FAILING_PROGRAM, mode, ranks);
 }
 
 TEST(JobFailureTest, HealthyJobsEndWithZero) {
