@@ -14,11 +14,7 @@ constexpr const char* kOp = "UploadRing";
 class Slot {
   public:
     Slot() = default;
-    ~Slot() {
-        // The copy reads the memory; at the end of a process the runtime may be gone already.
-        cudaEventSynchronize(copied_.handle());
-        cudaFreeHost(data_);
-    }
+    ~Slot() { cudaFreeHost(data_); }
     Slot(const Slot&) = delete;
     Slot& operator=(const Slot&) = delete;
 
@@ -32,6 +28,10 @@ class Slot {
                     kOp, "cudaMemcpyAsync");
         copied_.record(stream);
     }
+
+    void wait() const { copied_.synchronize(); }
+    // Leaves the memory to copies that may never end.
+    void abandon() { data_ = nullptr; }
 
   private:
     void reserve(std::size_t bytes) {
@@ -61,6 +61,16 @@ void check_not_captured() {
 
 struct UploadRing::Slots {
     explicit Slots(int count) : slots(static_cast<std::size_t>(count)) {}
+    ~Slots() {
+        try {
+            for (const Slot& slot : slots) slot.wait();
+        } catch (const Error&) {
+            // To free any pinned memory would wait for the whole GPU.
+            for (Slot& slot : slots) slot.abandon();
+        }
+    }
+    Slots(const Slots&) = delete;
+    Slots& operator=(const Slots&) = delete;
     std::vector<Slot> slots;
     std::size_t next = 0;
 };

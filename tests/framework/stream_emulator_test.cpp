@@ -189,6 +189,24 @@ TEST_F(StreamEmulatorTest, AGuardEndsAWaitForWhatNeverHappens) {
     EXPECT_NO_THROW(stream.synchronize());
 }
 
+TEST_F(StreamEmulatorTest, AGuardLetsAnUploadRingGoWhoseCopyNeverEnds) {
+    const Stream stream;
+    const StreamScope scope(stream);
+    const Tensor target = Tensor::zeros({4}, DType::kFloat32, Device::kCuda);
+    bool answered = false;
+    set_wait_guard([](double) { throw_error(ErrorCode::kInternal, "test", "the peer died"); });
+    {
+        UploadRing ring;
+        ring.upload_to(target, gaussian({4}, DType::kFloat32, 1));
+        stream.synchronize();
+        gpu_emulator::enqueue(stream.handle(), "waits", [&] { return [&] { return answered; }; });
+        ring.upload_to(target, gaussian({4}, DType::kFloat32, 2));
+    }
+    answered = true;
+    set_wait_guard({});
+    EXPECT_TRUE(same_bits(target, gaussian({4}, DType::kFloat32, 2)));
+}
+
 TEST_F(StreamEmulatorTest, WaitsUnderAGuardAreCountedLikeOthers) {
     const Stream stream;
     const StreamScope scope(stream);
