@@ -107,9 +107,9 @@ class Communicator {
 
     CommunicationCounts& counts() { return counts_; }
 
-    // Exposed communication: how long this rank had nothing else to do than to wait for an operation of
-    // this group. Measured from set_timing(true) on: on the CPU inside the operations, on CUDA on the
-    // stream that waits.
+    // Exposed communication: how long this rank only waited for operations of this group. Measured from
+    // set_timing(true) on: on the CPU inside the operations, on CUDA on the stream that waits, but not in
+    // CUDA graphs.
     void set_timing(bool on) { timing_ = on; }
     // Since the last call. On CUDA the streams that waited must have been synchronised with the host.
     virtual double take_exposed_seconds();

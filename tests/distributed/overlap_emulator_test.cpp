@@ -149,5 +149,27 @@ TEST_F(OverlapTest, AMissingWaitIsFound) {
     gpu_emulator::take_reports();
 }
 
+TEST_F(OverlapTest, AResultThatAnotherStreamReadsWithoutAnEventIsFound) {
+    if (grid_.tp_size() == 1) GTEST_SKIP() << "nobody to wait for";
+    const Tensor x = on_gpu(), copy = on_gpu();
+    const Stream other;
+    Stream::current().synchronize();
+    int wrong = 0;
+    for (std::uint64_t seed : kSeeds) {
+        gpu_emulator::set_seed(seed);
+        x.fill(value(0));
+        grid_.tensor().all_reduce(x, ReduceOp::kSum);
+        {
+            const StreamScope scope(other);
+            copy.copy_from(x);
+            other.synchronize();
+        }
+        if (!same_bits(copy, full(sum_over(grid_.tensor(), 0)))) ++wrong;
+        Stream::current().synchronize();
+    }
+    EXPECT_TRUE(wrong > 0 || !gpu_emulator::take_reports().empty()) << "no seed saw the difference";
+    gpu_emulator::take_reports();
+}
+
 }  // namespace
 }  // namespace evenkeel

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/support/compare.h"
+#include "tests/support/devices.h"
+
 namespace evenkeel {
 namespace {
 
@@ -83,6 +86,32 @@ TEST(ProcessGridTest, KvReplicasAreAloneWhenThereAreEnoughHeads) {
     EXPECT_EQ(grid.kv_replicas(4).size(), 1);
     EXPECT_THROW(grid.kv_replicas(0), Error);
 }
+
+class ProcessGridDeviceTest : public ::testing::TestWithParam<Device> {};
+
+TEST_P(ProcessGridDeviceTest, OneRankNeedsNoCommunicationBetweenDevices) {
+    const auto world = make_single_communicator();
+    for (Communication communication : {Communication::kNccl, Communication::kStaged}) {
+        const ProcessGrid grid(*world, {.communication = communication}, GetParam());
+        EXPECT_EQ(grid.device(), GetParam());
+        EXPECT_EQ(grid.world().device(), Device::kCpu);
+        EXPECT_EQ(grid.host_tensor().device(), Device::kCpu);
+        for (Communicator* group : {&grid.tensor(), &grid.data(), &grid.kv_replicas(2)}) {
+            EXPECT_EQ(group->device(), GetParam());
+            const Tensor x = Tensor::full({5}, 3.0f, DType::kBFloat16, GetParam());
+            const Tensor y = Tensor::zeros({1, 5}, DType::kBFloat16, GetParam());
+            group->all_reduce(x, ReduceOp::kSum);
+            group->all_gather(x, y);
+            EXPECT_TRUE(testing::same_bits(y, Tensor::full({1, 5}, 3.0f, DType::kBFloat16)));
+        }
+        EXPECT_EQ(grid.gpu().uuid.empty(), GetParam() == Device::kCpu);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         ProcessGridDeviceTest,
+                         ::testing::ValuesIn(testing::test_devices()),
+                         testing::device_name);
 
 }  // namespace
 }  // namespace evenkeel
