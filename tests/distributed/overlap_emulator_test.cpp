@@ -80,6 +80,20 @@ TEST_F(OverlapTest, TheHostDoesNotWait) {
     Stream::current().synchronize();
 }
 
+TEST_F(OverlapTest, TheGpuOfARankThatWaitsForMessagesGoesOn) {
+    for (std::uint64_t seed : kSeeds) {
+        gpu_emulator::set_seed(seed);
+        const Tensor x = on_gpu();
+        x.fill(value(0));
+        Pending pending = grid_.tensor().start_all_reduce(x, ReduceOp::kSum);
+        pending.wait();
+        // The others can't go on before this rank's GPU has done its part.
+        if (world().rank() > 0) Stream::current().synchronize();
+        world().barrier();
+        EXPECT_TRUE(same_bits(x, full(sum_over(grid_.tensor(), 0)))) << seed;
+    }
+}
+
 TEST_F(OverlapTest, MemoryOfATensorThatIsGoneIsKeptUntilTheWait) {
     const std::size_t before = Buffer::live_bytes(Device::kCuda);
     for (std::uint64_t seed : kSeeds) {
