@@ -4,6 +4,8 @@
 
 #include "attention/cpu/flash_attention.h"
 #include "attention/cuda/flash_attention.h"
+#include "attention/cuda/flash_attention_backward.h"
+#include "attention/cuda/flash_attention_forward.h"
 #include "framework/overlap.h"
 
 namespace evenkeel {
@@ -173,6 +175,16 @@ void flash_attention_backward(const Tensor& q,
     } else {
         cpu::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
     }
+}
+
+FlashAttentionScratch flash_attention_scratch(const FlashAttentionShape& shape) {
+    if (shape.device == Device::kCpu) return cpu::flash_attention_scratch(shape);
+    const auto B = static_cast<std::size_t>(shape.batch), H = static_cast<std::size_t>(shape.heads);
+    const std::int64_t rows = cuda::forward_rows(shape.head_dim);
+    const auto tiles = static_cast<std::size_t>((shape.tokens + rows - 1) / rows);
+    const auto padded = static_cast<std::size_t>(cuda::padded_queries(shape.tokens));
+    // Three numbers a tile of rows, and three a row.
+    return {shape.telemetry ? B * H * tiles * 12 : 0, B * H * padded * 12};
 }
 
 }  // namespace evenkeel

@@ -7,6 +7,7 @@
 // aligned to 16 bytes (base address and strides); work goes to the current stream.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -64,5 +65,19 @@ void flash_attention_backward(const Tensor& q,
                               const Tensor& dq,
                               const Tensor& dk,
                               const Tensor& dv);
+
+// Bytes that a call makes for itself and gives back, beside arguments and results, for T = S and one
+// document; logits whose lse is too large for the storage type (see docs/math.md) take more in backward on the
+// CPU. Known without the device, so for one that this build lacks too.
+struct FlashAttentionShape {
+    std::int64_t batch = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;  // B, T, H, K, D
+    DType dtype = DType::kBFloat16;
+    Device device = Device::kCpu;
+    bool telemetry = false;
+};
+struct FlashAttentionScratch {
+    std::size_t forward = 0, backward = 0;
+};
+FlashAttentionScratch flash_attention_scratch(const FlashAttentionShape& shape);
 
 }  // namespace evenkeel

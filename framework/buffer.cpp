@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "framework/device_cuda.h"
-#include "framework/error.h"
+#include "framework/memory_scope.h"
 
 namespace evenkeel {
 namespace {
@@ -33,9 +33,10 @@ std::byte* allocate_on_cpu(std::size_t bytes) {
     const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     const bool wrapped = rounded < bytes;
     void* data = wrapped ? nullptr : std::aligned_alloc(kAlignment, rounded);
-    EVENKEEL_CHECK_CODE(data != nullptr, ErrorCode::kInternal, "Buffer",
-                        "out of memory: no room for ", bytes, " bytes beside the ",
-                        Buffer::live_bytes(Device::kCpu), " already held");
+    if (data == nullptr) {
+        throw_out_of_memory(ErrorCode::kInternal, "out of memory", bytes,
+                            Buffer::live_bytes(Device::kCpu), "");
+    }
     return static_cast<std::byte*>(data);
 }
 

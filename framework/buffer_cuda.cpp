@@ -4,6 +4,7 @@
 #include "framework/cuda.h"
 #include "framework/device_cuda.h"
 #include "framework/error.h"
+#include "framework/memory_scope.h"
 #include "framework/stream.h"
 
 namespace evenkeel::cuda {
@@ -22,19 +23,22 @@ void keep_freed_memory() {
           "cudaMemPoolSetAttribute");
 }
 
-[[noreturn]] void throw_out_of_memory(std::size_t bytes) {
+[[noreturn]] void throw_out_of_gpu_memory(std::size_t bytes) {
     std::size_t free_bytes = 0, total_bytes = 0;
     cudaGetLastError();
-    check(cudaMemGetInfo(&free_bytes, &total_bytes), "Buffer", "cudaMemGetInfo");
-    throw_error(ErrorCode::kCuda, "Buffer",
-                concat("out of GPU memory: no room for ", bytes, " bytes beside the ",
-                       Buffer::live_bytes(Device::kCuda), " already held; ", free_bytes, " of ",
-                       total_bytes, " bytes are free"));
+    memory_info(free_bytes, total_bytes);
+    throw_out_of_memory(ErrorCode::kCuda, "out of GPU memory", bytes,
+                        Buffer::live_bytes(Device::kCuda),
+                        concat("; ", free_bytes, " of ", total_bytes, " bytes are free"));
 }
 
 thread_local CaptureMemoryScope* capture_memory = nullptr;
 
 }  // namespace
+
+void memory_info(std::size_t& free_bytes, std::size_t& total_bytes) {
+    check(cudaMemGetInfo(&free_bytes, &total_bytes), "memory_of", "cudaMemGetInfo");
+}
 
 CaptureMemoryScope::CaptureMemoryScope() { capture_memory = this; }
 
@@ -50,7 +54,7 @@ Allocation allocate(std::size_t bytes) {
     Allocation result{nullptr, Stream::current().shared_handle()};
     void* data = nullptr;
     const cudaError_t error = cudaMallocAsync(&data, bytes, result.stream.get());
-    if (error == cudaErrorMemoryAllocation) throw_out_of_memory(bytes);
+    if (error == cudaErrorMemoryAllocation) throw_out_of_gpu_memory(bytes);
     check(error, "Buffer", "cudaMallocAsync");
     result.data = static_cast<std::byte*>(data);
     if (capture_memory != nullptr) capture_memory->own_.insert(data);

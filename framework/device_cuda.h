@@ -19,6 +19,8 @@ std::string why_not();
 GpuDescription describe();
 void use_gpu(int index);
 
+void memory_info(std::size_t& free_bytes, std::size_t& total_bytes);
+
 struct Allocation {
     std::byte* data = nullptr;
     std::shared_ptr<CUstream_st>

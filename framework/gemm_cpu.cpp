@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 
@@ -30,21 +31,28 @@ constexpr std::size_t kCachedPrimitives = 512;  // a thread; a training run need
 
 std::atomic<Bf16Path> forced_path{Bf16Path::kAutomatic};
 
-// Memory that a thread keeps from one product to the next.
+// Memory that a thread keeps from one product to the next. No Buffer: those are counted as tensors, and what is
+// kept here grows with the largest product that the process has ever made.
 class Scratch {
   public:
     template <typename T>
     T* get(std::size_t count) {
         const std::size_t bytes = count * sizeof(T);
-        if (!buffer_ || buffer_->bytes() < bytes) {
-            buffer_.reset();
-            buffer_ = std::make_unique<Buffer>(bytes, Device::kCpu);
+        if (bytes_ < bytes) {
+            memory_.reset();
+            memory_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
+            bytes_ = bytes;
         }
-        return reinterpret_cast<T*>(buffer_->data());
+        return reinterpret_cast<T*>(memory_.get());
     }
 
   private:
-    std::unique_ptr<Buffer> buffer_;
+    static constexpr std::align_val_t kAlignment{64};
+    struct Delete {
+        void operator()(std::byte* memory) const { ::operator delete(memory, kAlignment); }
+    };
+    std::unique_ptr<std::byte, Delete> memory_;
+    std::size_t bytes_ = 0;
 };
 
 struct Matrix {

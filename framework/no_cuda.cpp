@@ -59,6 +59,7 @@ std::string why_not() { return "this build has no CUDA back end"; }
 GpuDescription describe() { throw_not_built("describe_gpu"); }
 void use_gpu(int) { throw_not_built("use_gpu"); }
 
+void memory_info(std::size_t&, std::size_t&) { throw_not_built("memory_of"); }
 Allocation allocate(std::size_t) { throw_not_built("Buffer"); }
 void release(const Allocation&) noexcept {}
 void fill(const Tensor&, float) { throw_not_built("Tensor::fill"); }

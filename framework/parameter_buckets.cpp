@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "framework/memory_scope.h"
+
 namespace evenkeel {
 namespace {
 
@@ -24,6 +26,8 @@ void add_chunks(ParameterBucket& bucket, const Parameter& parameter, std::int64_
 }
 
 void allocate(ParameterBucket& bucket, Device device) {
+    const MemoryScope scope(bucket.parameters.front()->name,
+                            " and what follows it (weights, gradients, moments)");
     std::int64_t elements = 0;
     for (const Parameter* parameter : bucket.parameters) elements += local_elements(*parameter);
     const DType dtype = bucket.parameters.front()->dtype;

@@ -88,7 +88,8 @@ class TrainingRun {
         state_.settings = settings_json(config, schedule, optimizer);
     }
 
-    TrainResult run(const std::string& config_json);
+    TrainResult run(const std::string& config_json,
+                    const std::function<void(std::int64_t)>& after_step);
 
   private:
     void start_or_resume();
@@ -269,7 +270,8 @@ std::string TrainingRun::save_checkpoint() {
     return path;
 }
 
-TrainResult TrainingRun::run(const std::string& config_json) {
+TrainResult TrainingRun::run(const std::string& config_json,
+                             const std::function<void(std::int64_t)>& after_step) {
     start_or_resume();
     if (model_.is_main_rank()) {
         std::error_code error;
@@ -290,6 +292,7 @@ TrainResult TrainingRun::run(const std::string& config_json) {
         if (outcome.skipped) handle_non_finite(outcome);
         ++state_.step;
         state_.sample += config_.batch_size;
+        if (after_step) after_step(state_.step - first_step_);
 
         const bool last = state_.step == end_step_;
         std::optional<double> validation_loss;
@@ -337,9 +340,10 @@ TrainResult train(TrainableModel& model,
                   const TrainerConfig& trainer,
                   const ScheduleConfig& schedule,
                   const AdamWConfig& optimizer,
-                  const std::string& config_json) {
+                  const std::string& config_json,
+                  const std::function<void(std::int64_t)>& after_step) {
     trainer.validate(model.data_parallel_size());
-    return TrainingRun(model, data, trainer, schedule, optimizer).run(config_json);
+    return TrainingRun(model, data, trainer, schedule, optimizer).run(config_json, after_step);
 }
 
 double evaluate(TrainableModel& model,

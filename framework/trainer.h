@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -116,13 +117,15 @@ struct TrainResult {
 // parallel rank d takes the d-th contiguous part of the global batch. Collective; the ranks must see the
 // same run_dir. Throws kConfig when run_dir holds checkpoints and resume is false, or when they are of
 // another model, text, seed or sequence length; kNonFinite when a loss or gradient is not finite and
-// non_finite is kEnd, before the update.
+// non_finite is kEnd, before the update. after_step, if there is one, is called on every rank after each step
+// with how many have been done here.
 TrainResult train(TrainableModel& model,
                   const ByteDataset& data,
                   const TrainerConfig& trainer,
                   const ScheduleConfig& schedule,
                   const AdamWConfig& optimizer,
-                  const std::string& config_json);
+                  const std::string& config_json,
+                  const std::function<void(std::int64_t)>& after_step = {});
 
 // Mean validation loss over `sequences` sequences spread evenly (0: all). Collective.
 double evaluate(TrainableModel& model,

@@ -1,12 +1,16 @@
 // evenkeel train: from a configuration file to a trained model, its numbers and its report.
 #include <omp.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "framework/checkpoint.h"
 #include "framework/log.h"
+#include "framework/memory_scope.h"
 #include "launch/commands.h"
+#include "launch/memory_advice.h"
 #include "launch/report.h"
 #include "launch/saved_run.h"
 #include "model/generate.h"
@@ -30,6 +34,18 @@ std::string describe(const RunConfig& config, const ProcessGrid& grid, const Byt
                   grid.dp_size(), "), ", processors(grid), "\ntext    ",
                   grouped(data.train_bytes()), " bytes to train on, ",
                   grouped(data.validation_bytes()), " held out");
+}
+
+// What the first step took, against what was planned.
+void report_memory(const MemoryPlan& plan, Device device) {
+    const std::size_t peak = Buffer::peak_bytes(device);
+    const double planned = static_cast<double>(plan.peak());
+    const double ratio = static_cast<double>(peak) / planned;
+    const std::string text =
+        concat("memory  ", bytes_text(peak), " a rank at the peak of the first step, ",
+               bytes_text(plan.peak()), " planned");
+    if (std::abs(ratio - 1.0) <= 0.05) return log_info(text);
+    log_warning(text + ": more than 5 % apart");
 }
 
 void print_outcome(const TrainResult& result, const ByteDataset& data, const std::string& sample) {
@@ -69,21 +85,16 @@ void write_run_report(const std::string& run) {
     log_info("report      " + std::filesystem::absolute(write_report({run, "", ""})).string());
 }
 
-}  // namespace
-
-void run_train(const TrainCommand& command, Communicator& world) {
-    RunConfig config = load_run_config(command.config, command.overrides);
-    config.validate(world.size());
-    log_info(compact_text(config));
-
-    const ProcessGrid grid(world, config.parallel, config.device);
-    for (Communicator* group : {&grid.tensor(), &grid.data()}) group->set_timing(true);
+void train_model(RunConfig& config, const ProcessGrid& grid, const MemoryPlan& plan) {
     const ByteDataset data(config.data, config.trainer.seq_len);
+    log_info(describe(config, grid, data) + "\nmemory  planned for each rank\n" + to_text(plan));
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
-    log_info(describe(config, grid, data) + "\n");
 
-    const TrainResult result =
-        train(model, data, config.trainer, config.schedule, config.optimizer, to_json(config));
+    const auto after_step = [&](std::int64_t steps) {
+        if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());
+    };
+    const TrainResult result = train(model, data, config.trainer, config.schedule, config.optimizer,
+                                     to_json(config), after_step);
     log_info("checkpoint  " + result.checkpoint);
     const std::int64_t stop = config.trainer.stop_at_step;
     if (stop > 0 && stop < config.trainer.steps) {
@@ -102,6 +113,28 @@ void run_train(const TrainCommand& command, Communicator& world) {
     print_outcome(result, data, sample);
     write_summary(config, grid, result, data, sample);
     write_run_report(config.trainer.run_dir);
+}
+
+}  // namespace
+
+void run_train(const TrainCommand& command, Communicator& world) {
+    RunConfig config = load_run_config(command.config, command.overrides);
+    config.validate(world.size());
+    log_info(compact_text(config));
+
+    const ProcessGrid grid(world, config.parallel, config.device);
+    for (Communicator* group : {&grid.tensor(), &grid.data()}) group->set_timing(true);
+    const DeviceMemory memory = memory_of(config.device);
+    check_memory(config, world.size(), memory);
+    const MemoryPlan plan = plan_memory(config, world.size());
+    try {
+        train_model(config, grid, plan);
+    } catch (const OutOfMemory& error) {
+        // Something else needs what the plan has left free: advise what takes less than the plan.
+        const std::size_t less = std::min(memory.free, plan.total()) - 1;
+        throw OutOfMemory(error.code(),
+                          concat(error.what(), "; ", what_fits(config, world.size(), less)));
+    }
 }
 
 }  // namespace evenkeel

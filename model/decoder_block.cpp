@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "framework/memory_scope.h"
 #include "model/elementwise.h"
 
 namespace evenkeel {
@@ -33,6 +34,7 @@ Tensor DecoderBlock::forward(const Tensor& x,
                              AttentionStats* stats,
                              FiniteProbe* probe) {
     saved.x = x;
+    const MemoryScope of_attention(prefix_, ".attention (forward)");
     Tensor normed = attention_norm_.forward(x, saved.rstd_attention);
     saved.residual = attention_.forward(normed, layout, saved.attention, stats);
     if (probe != nullptr) {
@@ -45,6 +47,7 @@ Tensor DecoderBlock::forward(const Tensor& x,
     }
     add_in_place(saved.residual, x);
 
+    const MemoryScope of_feed_forward(prefix_, ".feed_forward (forward)");
     normed = feed_forward_norm_.forward(saved.residual, saved.rstd_feed_forward);
     if (probe != nullptr) {
         probe->check(prefix_ + " residual after attention (forward)", saved.residual);
@@ -59,14 +62,17 @@ Tensor DecoderBlock::forward(const Tensor& x,
 void DecoderBlock::backward(const Tensor& gradient,
                             const SequenceLayout& layout,
                             const DecoderBlockSaved& saved) {
+    const MemoryScope of_feed_forward(prefix_, ".feed_forward (backward)");
     const Tensor dfeed_forward = feed_forward_.backward(gradient, saved.feed_forward);
     feed_forward_norm_.backward(dfeed_forward, saved.residual, saved.rstd_feed_forward, true,
                                 gradient);
+    const MemoryScope of_attention(prefix_, ".attention (backward)");
     const Tensor dattention = attention_.backward(gradient, layout, saved.attention);
     attention_norm_.backward(dattention, saved.x, saved.rstd_attention, true, gradient);
 }
 
 Tensor DecoderBlock::decode(const Tensor& x, KvCache& cache) {
+    const MemoryScope scope(prefix_, " (decode)");
     Tensor rstd;
     const Tensor residual = attention_.decode(attention_norm_.forward(x, rstd), cache);
     add_in_place(residual, x);

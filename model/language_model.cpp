@@ -1,6 +1,7 @@
 #include "model/language_model.h"
 
 #include "framework/gemm.h"
+#include "framework/memory_scope.h"
 #include "model/decoder_block.h"
 #include "model/head_statistics.h"
 #include "model/rms_norm.h"
@@ -67,6 +68,7 @@ Tensor LanguageModel::on_device(const Tensor& ids) const {
 // x [B, T, C], replicated; returns logits [B, T, V/P].
 Tensor LanguageModel::project(const Tensor& x) const {
     if (output_ != nullptr) return output_->forward(x);
+    const MemoryScope scope("output", " (forward)");
     const Tensor& weight = embedding_->weight().value;  // [V/P, C]
     const std::int64_t rows = x.size(0) * x.size(1);
     const Tensor logits = Tensor::uninitialized({x.size(0), x.size(1), weight.size(0)}, x.dtype(),

@@ -1,10 +1,13 @@
 #include "parallel/linear.h"
 
 #include "framework/gemm.h"
+#include "framework/memory_scope.h"
 #include "parallel/tensor_reduce.h"
 
 namespace evenkeel {
 namespace {
+
+constexpr const char *kForward = " (forward)", *kBackward = " (backward)";
 
 // [B, T, width] as [B*T, width].
 Tensor as_rows(const char* op, const char* name, const Tensor& x, std::int64_t width) {
@@ -66,11 +69,13 @@ Tensor ColumnParallelLinear::whole(Tensor Parameter::*member) const {
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x) const {
+    const MemoryScope scope(parts_.front().name, kForward);
     const Tensor weight = whole(&Parameter::value);
     return multiply(x, as_rows("ColumnParallelLinear::forward", "x", x, weight.size(1)), weight);
 }
 
 Tensor ColumnParallelLinear::backward(const Tensor& dy, const Tensor& x) {
+    const MemoryScope scope(parts_.front().name, kBackward);
     constexpr const char* kOp = "ColumnParallelLinear::backward";
     const Tensor weight = whole(&Parameter::value);
     const Tensor dy_rows = as_rows(kOp, "dy", dy, weight.size(0));
@@ -100,6 +105,7 @@ RowParallelLinear::RowParallelLinear(const ProcessGrid& grid,
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x) const {
+    const MemoryScope scope(weight_.name, kForward);
     const Tensor& weight = weight_.value;
     const Tensor y =
         multiply(x, as_rows("RowParallelLinear::forward", "x", x, weight.size(1)), weight);
@@ -108,6 +114,7 @@ Tensor RowParallelLinear::forward(const Tensor& x) const {
 }
 
 Tensor RowParallelLinear::backward(const Tensor& dy, const Tensor& x) {
+    const MemoryScope scope(weight_.name, kBackward);
     constexpr const char* kOp = "RowParallelLinear::backward";
     const Tensor& weight = weight_.value;
     const Tensor dy_rows = as_rows(kOp, "dy", dy, weight.size(0));

@@ -1,5 +1,6 @@
 #include "parallel/vocab.h"
 
+#include "framework/memory_scope.h"
 #include "parallel/embedding.h"
 #include "parallel/tensor_reduce.h"
 #include "parallel/vocab_backends.h"
@@ -127,6 +128,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const ProcessGrid& grid,
                                 type)) {}
 
 Tensor VocabParallelEmbedding::forward(const Tensor& tokens) const {
+    const MemoryScope scope(weight_.name, " (forward)");
     EVENKEEL_CHECK(tokens.defined() && tokens.rank() == 2, "VocabParallelEmbedding::forward",
                    "tokens: want [B, T]");
     const std::int64_t width = weight_.global_shape[1];
@@ -140,6 +142,7 @@ Tensor VocabParallelEmbedding::forward(const Tensor& tokens) const {
 }
 
 void VocabParallelEmbedding::backward(const Tensor& dy, const Tensor& tokens) {
+    const MemoryScope scope(weight_.name, " (backward)");
     constexpr const char* kOp = "VocabParallelEmbedding::backward";
     EVENKEEL_CHECK(tokens.defined() && tokens.rank() == 2, kOp, "tokens: want [B, T]");
     const std::int64_t width = weight_.global_shape[1];
@@ -158,6 +161,7 @@ void cross_entropy_forward(const ProcessGrid& grid,
                            double weight,
                            const Tensor& loss) {
     constexpr const char* kOp = "cross_entropy_forward";
+    const MemoryScope scope("loss");
     const LogitRows rows = checked_rows(kOp, grid, logits, targets);
     const Device device = logits.device();
     check_shape(kOp, "loss", loss, {1});

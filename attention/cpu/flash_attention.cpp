@@ -2,6 +2,8 @@
 // depends on the problem only, never on the thread that makes it or on how many there are.
 #include "attention/cpu/flash_attention.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -164,6 +166,26 @@ void cpu::flash_attention_forward(const Tensor& q,
         kernels.forward(p, i % kvs, row_blocks - 1 - i / kvs, scratch);
     });
     if (stats) reduce_stats(p, row_blocks, visible.rows_that_see, *stats);
+}
+
+FlashAttentionScratch cpu::flash_attention_scratch(const FlashAttentionShape& shape) {
+    FlashProblem p{};
+    p.batch = shape.batch, p.queries = p.keys = shape.tokens, p.head_dim = shape.head_dim;
+    p.heads = shape.heads, p.kv_heads = shape.kv_heads, p.group = shape.heads / shape.kv_heads;
+    p.bf16 = shape.dtype == DType::kBFloat16;
+    const FlashSizes sizes = flash_kernels(p.bf16).sizes(p);
+    const std::int64_t kvs = p.batch * p.kv_heads, rows = p.queries * p.group;
+    const std::int64_t partials =
+        shape.telemetry ? kvs * blocks(rows, sizes.block_rows) * p.group : 0;
+    const std::int64_t visible = 2 * p.queries, threads = omp_get_max_threads();
+    const std::int64_t forward = visible + kvs * (sizes.packed_keys + sizes.packed_values) +
+                                 partials + threads * sizes.forward_scratch;
+    const std::int64_t backward =
+        visible +
+        kvs * rows * (static_cast<std::int64_t>(sizeof(FlashRow) / sizeof(float)) + p.head_dim) +
+        threads * std::max(sizes.prepare_scratch, sizes.backward_scratch);
+    return {static_cast<std::size_t>(forward) * sizeof(float),
+            static_cast<std::size_t>(backward) * sizeof(float)};
 }
 
 void cpu::flash_attention_backward(const Tensor& q,

@@ -15,6 +15,8 @@ namespace evenkeel {
 class Tensor;
 struct AttentionOptions;
 struct AttentionStats;
+struct FlashAttentionScratch;
+struct FlashAttentionShape;
 
 // flash_attention.h on the CPU, arguments checked.
 namespace cpu {
@@ -35,6 +37,7 @@ void flash_attention_backward(const Tensor& q,
                               const Tensor& dq,
                               const Tensor& dk,
                               const Tensor& dv);
+FlashAttentionScratch flash_attention_scratch(const FlashAttentionShape& shape);
 }  // namespace cpu
 
 // A [B, T, N, D] tensor with contiguous rows of D. Strides in elements.

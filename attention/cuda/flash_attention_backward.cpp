@@ -19,7 +19,7 @@ void flash_attention_backward(const Tensor& q,
     problem.forward = call.problem;
     problem.dout = flash_rows(dout);
     problem.dq = flash_rows(dq), problem.dk = flash_rows(dk), problem.dv = flash_rows(dv);
-    const std::int64_t padded = (q.size(1) + 63) / 64 * 64;
+    const std::int64_t padded = padded_queries(q.size(1));
     const Tensor rows =
         Tensor::uninitialized({q.size(0), q.size(2), 3, padded}, DType::kFloat32, Device::kCuda);
     problem.rows = rows.data<float>();

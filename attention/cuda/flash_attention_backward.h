@@ -5,6 +5,9 @@
 
 namespace evenkeel::cuda {
 
+// T rounded up to a multiple of 64.
+constexpr std::int64_t padded_queries(std::int64_t queries) { return (queries + 63) / 64 * 64; }
+
 struct FlashBackwardProblem {
     FlashProblem forward;
     FlashRows dout, dq, dk, dv;
@@ -13,7 +16,7 @@ struct FlashBackwardProblem {
     // shift is lse / scale, and offset its rounding; where lse is too large for that, shift is the
     // row's maximum and offset minus the logarithm of its sum, found anew.
     float* rows;
-    int padded_queries;  // T rounded up to a multiple of 64
+    int padded_queries;
 };
 
 // One for each storage type: they compile side by side.

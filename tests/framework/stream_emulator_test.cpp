@@ -8,7 +8,9 @@
 #include <vector>
 
 #include "framework/buffer.h"
+#include "framework/device_memory.h"
 #include "framework/graph.h"
+#include "framework/memory_scope.h"
 #include "framework/stream.h"
 #include "framework/upload.h"
 #include "tests/gpu_emulator/machine.h"
@@ -223,13 +225,16 @@ TEST_F(StreamEmulatorTest, MemoryThatEndsIsOneErrorAndCanBeUsedAgain) {
     setenv("EVENKEEL_EMULATOR_MEMORY", std::to_string(used_bytes() + (1 << 20)).c_str(), 1);
     {
         const Buffer most(3 << 18, Device::kCuda);
+        EXPECT_EQ(memory_of(Device::kCuda).free, std::size_t{1} << 18);
         try {
+            const MemoryScope scope("layers.1", ".attention (backward)");
             const Buffer more(1 << 19, Device::kCuda);
             ADD_FAILURE() << "no error";
-        } catch (const Error& e) {
+        } catch (const OutOfMemory& e) {
             const std::string got = e.what();
             EXPECT_EQ(e.code(), ErrorCode::kCuda);
-            EXPECT_NE(got.find("[Buffer] out of GPU memory: no room for 524288 bytes beside the " +
+            EXPECT_NE(got.find("[Buffer] out of GPU memory: no room for 524288 bytes for "
+                               "layers.1.attention (backward) beside the " +
                                std::to_string(held + (3 << 18)) + " already held"),
                       std::string::npos)
                 << got;

@@ -1,0 +1,24 @@
+// What a run takes of each rank's memory, and what to change where that is too much.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "framework/device_memory.h"
+#include "launch/run_config.h"
+#include "model/memory_plan.h"
+
+namespace evenkeel {
+
+// The configuration is valid for that many ranks.
+MemoryPlan plan_memory(const RunConfig& config, int world_size);
+
+// One clause that names the settings nearest to the configuration whose plan takes `available` bytes at most:
+// a smaller micro-batch that divides what a rank sees of a step, or else more tensor-parallel ranks.
+std::string what_fits(const RunConfig& config, int world_size, std::size_t available);
+
+// Before anything is allocated: throws kConfig where a GPU's memory is less than the plan; the CPU, whose free
+// memory is a guess, gets a warning. `memory` zero: not known, nothing happens.
+void check_memory(const RunConfig& config, int world_size, const DeviceMemory& memory);
+
+}  // namespace evenkeel

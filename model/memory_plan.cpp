@@ -1,0 +1,126 @@
+#include "model/memory_plan.h"
+
+#include <algorithm>
+#include <cstdio>
+
+namespace evenkeel {
+namespace {
+
+// Sizes as the formulas of the header name them, on this rank.
+struct Sizes {
+    std::size_t N, T, C, D, F, V, L, e;  // F and V over P
+    std::size_t heads, kv_heads;         // Hl, Kl
+    std::size_t inner;                   // g
+    bool normed, shared_gains;
+
+    Sizes(const ModelConfig& config, const StepShape& shape) {
+        const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
+        const AttentionConfig& a = config.attention;
+        const std::int64_t P = shape.tensor_parallel;
+        N = size(shape.micro_batch_size * shape.seq_len), T = size(shape.seq_len);
+        C = size(config.width), D = size(a.head_dim), L = size(config.num_layers);
+        F = size(config.feed_forward_width / P), V = size(config.vocab_size / P);
+        heads = size(a.num_heads / P);
+        kv_heads = size(std::max<std::int64_t>(a.num_kv_heads / P, 1));
+        inner = config.activation == Activation::kSwiGlu ? 2 : 1;
+        e = config.type == ComputeType::kBf16 ? 2 : 4;
+        normed = a.qk_norm.kind != QkNormConfig::Kind::kNone;
+        shared_gains = a.qk_norm.gain == QkNormConfig::Gain::kSharedChannel;
+    }
+};
+
+void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan) {
+    const std::size_t layer =
+        (2 * s.heads + 2 * s.kv_heads) * s.D * s.C + (s.inner + 1) * s.F * s.C;
+    const std::size_t matrices = (config.tied_embeddings ? 1 : 2) * s.V * s.C + s.L * layer;
+    std::size_t head_gains = 0;
+    if (s.normed) head_gains = (s.shared_gains ? 2 : s.heads + s.kv_heads) * s.D;
+    const std::size_t gains = (2 * s.L + 1) * s.C + s.L * head_gains;
+    plan.values = s.e == 2 ? 2 * matrices : 0;
+    plan.masters = plan.gradients = 4 * (matrices + gains);
+    plan.moments = 8 * (matrices + gains);
+}
+
+// Attention's share of what backward makes: the gradient that the feed-forward layer returned, those of out and
+// qkv, and what flash attention needs or else the gradient of the input. (The partial sums of the gains'
+// gradients, N/64 numbers a channel, are always less.)
+std::size_t attention_backward(const Sizes& s, std::size_t scratch) {
+    const std::size_t qkv = (s.heads + 2 * s.kv_heads) * s.D;
+    return s.e * s.N * (s.C + s.heads * s.D + qkv) + std::max(scratch, s.e * s.N * s.C);
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
+    constexpr std::size_t kWorkspace = 32 << 20;  // as framework/gemm_cuda.cpp has it from sm_90 on
+    constexpr std::size_t kLongestMessage = 2 << 20;  // of a sum over ranks on the CPU
+    const Sizes s(config, shape);
+    const bool on_gpu = shape.device == Device::kCuda;
+    const DType type = s.e == 2 ? DType::kBFloat16 : DType::kFloat32;
+    const FlashAttentionScratch scratch = flash_attention_scratch(
+        {shape.micro_batch_size, shape.seq_len, static_cast<std::int64_t>(s.heads),
+         static_cast<std::int64_t>(s.kv_heads), config.attention.head_dim, type, shape.device,
+         config.telemetry});
+
+    MemoryPlan plan;
+    plan_parameters(config, s, plan);
+    const std::size_t rotated =
+        2 * rope_frequencies(config.attention.rope, config.attention.head_dim).size();
+    // A step's micro-batches are made at once, on the CPU; a GPU holds one at a time.
+    const auto batches = static_cast<std::size_t>(on_gpu ? 1 : shape.micro_batches);
+    plan.tables = s.L * 4 * s.T * rotated + batches * 8 * s.N;
+    if (config.telemetry) plan.tables += s.L * 8 * s.heads;
+
+    const std::size_t in_and_out = s.heads + (s.heads + 2 * s.kv_heads);
+    const std::size_t turned = s.normed ? s.heads + s.kv_heads : 0;
+    plan.saved_layer = s.e * s.N * (4 * s.C + (in_and_out + turned) * s.D + (s.inner + 1) * s.F) +
+                       4 * s.N * (s.heads + turned + 2);
+    plan.saved = s.L * plan.saved_layer + 2 * s.e * s.N * s.C + 4 * s.N;
+    plan.loss = s.e * s.N * s.V + 4 * s.N;
+
+    const std::size_t feed_forward = s.e * s.N * ((s.inner + 1) * s.F + s.C);
+    plan.backward =
+        2 * s.e * s.N * s.C + std::max(feed_forward, attention_backward(s, scratch.backward));
+    if (!on_gpu && shape.tensor_parallel > 1) {
+        const auto P = static_cast<std::size_t>(shape.tensor_parallel);
+        plan.communication = std::min(kLongestMessage, s.e * s.N * s.C) / P * (P - 1);
+    }
+    if (on_gpu) plan.workspace = kWorkspace;
+    return plan;
+}
+
+std::string bytes_text(std::size_t bytes) {
+    static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    auto value = static_cast<double>(bytes);
+    int unit = 0;
+    for (; value >= 1024.0 && unit < 4; ++unit) value /= 1024.0;
+    char text[32];
+    const int digits = unit == 0 || value >= 100.0 ? 0 : value >= 10.0 ? 1 : 2;
+    std::snprintf(text, sizeof text, "%.*f %s", digits, value, kUnits[unit]);
+    return text;
+}
+
+std::string to_text(const MemoryPlan& plan) {
+    std::string text;
+    const auto line = [&](const char* name, std::size_t bytes, const std::string& detail) {
+        if (bytes == 0) return;
+        char start[64];
+        std::snprintf(start, sizeof start, "  %-14s %10s", name, bytes_text(bytes).c_str());
+        text += start + (detail.empty() ? "" : "  " + detail) + "\n";
+    };
+    line("parameters", plan.parameters(),
+         (plan.values > 0 ? "bf16 " + bytes_text(plan.values) + ", " : "") + "masters " +
+             bytes_text(plan.masters) + ", gradients " + bytes_text(plan.gradients) + ", moments " +
+             bytes_text(plan.moments));
+    line("tables", plan.tables, "rotation, telemetry, token ids");
+    line("activations", plan.saved, bytes_text(plan.saved_layer) + " a layer");
+    line("loss", plan.loss, "logits, replaced by their gradients");
+    line("backward", plan.backward, "what it makes on top of these");
+    line("communication", plan.communication, "");
+    line("workspace", plan.workspace,
+         "cuBLASLt; beside it a GPU holds its context and NCCL's buffers");
+    line("in all", plan.total(), "");
+    return text;
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,69 @@
+// How much memory training takes on each rank, known before anything is allocated.
+//
+// B sequences of a micro-batch, T positions, N = B T tokens, C width, H query heads, K key/value heads, D head
+// width, F feed-forward width, V vocabulary, L layers, P tensor-parallel size. Hl = H/P and Kl = K/P heads are on
+// this rank (Kl = 1 where P > K), g = 2 matrices lead into the feed-forward layer with SwiGLU and 1 with GELU,
+// e bytes are an element of the compute type, s are those of flash_attention_scratch in backward.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "model/model_config.h"
+
+namespace evenkeel {
+
+// What a step does on one rank.
+struct StepShape {
+    Device device = Device::kCpu;
+    std::int64_t tensor_parallel = 1;
+    std::int64_t micro_batch_size = 1;  // B
+    std::int64_t micro_batches = 1;     // of a step
+    std::int64_t seq_len = 256;         // T
+};
+
+// In bytes.
+struct MemoryPlan {
+    // Held throughout. M matrix elements: V/P C, twice unless embeddings are tied, and in each layer
+    // (2 Hl + 2 Kl) D C + (g + 1) F/P C. G gain elements: (2 L + 1) C, and in each layer (Hl + Kl) D or 2 D with
+    // QK-norm.
+    std::size_t values = 0;     // bf16 only: 2 M; fp32 values are their own masters
+    std::size_t masters = 0;    // 4 (M + G)
+    std::size_t gradients = 0;  // 4 (M + G)
+    std::size_t moments = 0;    // 8 (M + G)
+    std::size_t tables = 0;     // rotation of each layer 4 T D, telemetry, token ids
+
+    // Of one layer between forward and backward:
+    //   e N (4 C + (3 Hl + 3 Kl) D + (g + 1) F/P) + 4 N (2 Hl + Kl + 2),
+    // without QK-norm e N (4 C + (2 Hl + 2 Kl) D + (g + 1) F/P) + 4 N (Hl + 2).
+    std::size_t saved_layer = 0;
+    std::size_t saved = 0;  // L of those, and 2 e N C + 4 N of the final norm
+    std::size_t loss = 0;   // logits, then their gradients: e N V/P; and 4 N
+    // What backward makes on top, most in the last layer, for which all others wait: gradients of the final norm's
+    // output and of the residual stream, and the larger of what its two halves make,
+    //   2 e N C + max(e N ((g + 1) F/P + C), e N (C + (2 Hl + 2 Kl) D) + max(s, e N C)).
+    std::size_t backward = 0;
+    std::size_t communication = 0;  // staging of sums over ranks on the CPU
+
+    // What cuBLASLt holds on a GPU beside tensors, at most. A CUDA context, loaded kernels and NCCL's channels are
+    // not known here, nor what oneDNN keeps on the CPU.
+    std::size_t workspace = 0;
+
+    std::size_t parameters() const { return values + masters + gradients + moments; }
+    // Of all tensors: what Buffer::peak_bytes shows.
+    std::size_t peak() const {
+        return parameters() + tables + saved + loss + backward + communication;
+    }
+    std::size_t total() const { return peak() + workspace; }
+};
+
+// The configuration must be valid for that tensor-parallel size.
+MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape);
+
+// A line for each part.
+std::string to_text(const MemoryPlan& plan);
+// "512 B", "1.50 KiB", "12.3 MiB".
+std::string bytes_text(std::size_t bytes);
+
+}  // namespace evenkeel

@@ -1,0 +1,110 @@
+#include "model/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/support/measured_peak.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::planned_model;
+
+struct Case {
+    const char* name;
+    std::function<void(ModelConfig&, StepShape&)> change;
+};
+void PrintTo(const Case& test, std::ostream* out) { *out << test.name; }
+
+const Case kCases[] = {
+    {"SwiGlu", [](ModelConfig&, StepShape&) {}},
+    {"Gelu", [](ModelConfig& c, StepShape&) { c.activation = Activation::kGelu; }},
+    {"WideFeedForward", [](ModelConfig& c, StepShape&) { c.feed_forward_width = 640; }},
+    {"Tied", [](ModelConfig& c, StepShape&) { c.tied_embeddings = true; }},
+    {"LargeVocabulary", [](ModelConfig& c, StepShape&) { c.vocab_size = 1024; }},
+    {"NoQkNorm",
+     [](ModelConfig& c, StepShape&) { c.attention.qk_norm.kind = QkNormConfig::Kind::kNone; }},
+    {"SharedGains",
+     [](ModelConfig& c, StepShape&) {
+         c.attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
+     }},
+    {"MultiHead", [](ModelConfig& c, StepShape&) { c.attention.num_kv_heads = 4; }},
+    {"NoTelemetry", [](ModelConfig& c, StepShape&) { c.telemetry = false; }},
+    {"Fp32", [](ModelConfig& c, StepShape&) { c.type = ComputeType::kFp32; }},
+    {"ThreeSequences", [](ModelConfig&, StepShape& s) { s.micro_batch_size = 3; }},
+    {"ShortSequences",
+     [](ModelConfig&, StepShape& s) {
+         s.micro_batch_size = 8;
+         s.seq_len = 32;
+     }},
+    {"FourMicroBatches", [](ModelConfig&, StepShape& s) { s.micro_batches = 4; }},
+    {"OneLayer", [](ModelConfig& c, StepShape&) { c.num_layers = 1; }},
+};
+
+class MemoryPlanTest : public ::testing::TestWithParam<Case> {};
+
+TEST_P(MemoryPlanTest, PredictsThePeakOfTrainingWithinFivePercent) {
+    const testing::SoloGrid solo;
+    ModelConfig config = planned_model();
+    StepShape shape;
+    GetParam().change(config, shape);
+    const MemoryPlan plan = plan_memory(config, shape);
+    const auto predicted = static_cast<double>(plan.peak());
+    const auto measured = static_cast<double>(testing::measured_peak(solo.grid, config, shape));
+    EXPECT_NEAR(predicted / measured, 1.0, 0.05)
+        << "predicted " << predicted << " bytes, measured " << measured << "\n"
+        << to_text(plan);
+}
+
+INSTANTIATE_TEST_SUITE_P(, MemoryPlanTest, ::testing::ValuesIn(kCases), [](const auto& test) {
+    return test.param.name;
+});
+
+TEST(MemoryPlan, CountsEveryParameterOnce) {
+    const testing::SoloGrid solo;
+    ModelConfig config = planned_model();
+    const MemoryPlan plan = plan_memory(config, {});
+    const auto elements = static_cast<std::size_t>(parameter_count(config));
+    EXPECT_EQ(plan.masters, 4 * elements);
+    EXPECT_EQ(plan.moments, 8 * elements);
+    std::size_t values = 0, gradients = 0;
+    const LanguageModel model(solo.grid, config, 1);
+    for (const ParameterBucket& bucket : const_cast<LanguageModel&>(model).buckets().list()) {
+        if (bucket.value.raw() != bucket.master.raw()) values += bucket.value.bytes();
+        gradients += bucket.grad.bytes();
+    }
+    EXPECT_EQ(plan.values, values);
+    EXPECT_EQ(plan.gradients, gradients);
+}
+
+TEST(MemoryPlan, GrowsWithTheBatchAndShrinksWithTensorParallelRanks) {
+    const ModelConfig config = planned_model();
+    const auto total = [&](std::int64_t micro_batch, std::int64_t ranks) {
+        StepShape shape{.device = Device::kCuda, .tensor_parallel = ranks};
+        shape.micro_batch_size = micro_batch;
+        return plan_memory(config, shape).total();
+    };
+    EXPECT_LT(total(1, 1), total(2, 1));
+    EXPECT_LT(total(2, 2), total(2, 1));
+    EXPECT_LT(total(2, 4), total(2, 2));
+}
+
+TEST(MemoryPlan, WritesALineForEveryPart) {
+    const std::string text = to_text(plan_memory(planned_model(), {.device = Device::kCuda}));
+    for (const char* part :
+         {"parameters", "tables", "activations", "loss", "backward", "workspace", "in all"}) {
+        EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
+    }
+    EXPECT_EQ(text.find("communication"), std::string::npos) << text;
+}
+
+TEST(MemoryPlan, WritesBytesWithThreeDigits) {
+    EXPECT_EQ(bytes_text(512), "512 B");
+    EXPECT_EQ(bytes_text(1536), "1.50 KiB");
+    EXPECT_EQ(bytes_text(std::size_t{25} << 19), "12.5 MiB");
+    EXPECT_EQ(bytes_text(std::size_t{141} << 30), "141 GiB");
+}
+
+}  // namespace
+}  // namespace evenkeel

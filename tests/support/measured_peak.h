@@ -1,0 +1,43 @@
+// The memory that steps of training take.
+#pragma once
+
+#include <vector>
+
+#include "framework/buffer.h"
+#include "model/memory_plan.h"
+#include "tests/support/tiny_model.h"
+
+namespace evenkeel::testing {
+
+// The peak over two steps of a new model, beyond what was held before.
+inline std::size_t measured_peak(const ProcessGrid& grid,
+                                 const ModelConfig& config,
+                                 const StepShape& shape) {
+    const std::size_t before = Buffer::live_bytes(grid.device());
+    LanguageModel model(grid, config, 1);
+    Buffer::reset_peak(grid.device());
+    for (std::int64_t step = 1; step <= 2; ++step) {
+        std::vector<Batch> batches;
+        for (std::int64_t i = 0; i < shape.micro_batches; ++i) {
+            batches.push_back(random_batch(shape.micro_batch_size, shape.seq_len, config.vocab_size,
+                                           static_cast<std::uint64_t>(i)));
+        }
+        const Tensor numbers = compute_gradients(model, batches);
+        adamw_step(model.buckets(), {}, 1e-3, 1.0, numbers, step);
+        numbers.to(Device::kCpu);
+    }
+    return Buffer::peak_bytes(grid.device()) - before;
+}
+
+// A model for which no part of the plan is too small to be seen, at 256 positions.
+inline ModelConfig planned_model() {
+    ModelConfig config = tiny_model();
+    config.vocab_size = 256;
+    config.width = 64;
+    config.feed_forward_width = 160;
+    config.max_seq_len = 256;
+    config.type = ComputeType::kBf16;
+    return config;
+}
+
+}  // namespace evenkeel::testing
