@@ -7,6 +7,7 @@
 
 #include "framework/checkpoint.h"
 #include "launch/commands.h"
+#include "launch/memory_advice.h"
 
 namespace evenkeel {
 namespace {
@@ -46,9 +47,15 @@ TEST(RunConfigTest, EveryConfigurationInConfigsIsValid) {
         if (ranks > 2) {
             EXPECT_NE(text.find("Needs " + std::to_string(ranks)), std::string::npos);
         }
+        if (config.device == Device::kCuda) {
+            EXPECT_NE(text.find("with a GPU of 80 GB"), std::string::npos);
+            // A quarter is left for what the plan does not know: contexts, NCCL, graphs.
+            const MemoryPlan plan = plan_memory(config, static_cast<int>(ranks));
+            EXPECT_LE(plan.total(), std::size_t{60} << 30) << to_text(plan);
+        }
         ++count;
     }
-    EXPECT_GE(count, 4);
+    EXPECT_GE(count, 6);
 }
 
 TEST(RunConfigTest, QuickstartHasThreeToSixMillionParametersInGroups) {
