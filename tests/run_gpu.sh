@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# On a machine with an NVIDIA GPU: builds against NVIDIA's own libraries, runs the device tests on the GPU, again
-# under compute-sanitizer, records what the GPU answers to every instruction (for the emulator's tests), and
-# measures. Usage: tests/run_gpu.sh
+# On a machine with an NVIDIA GPU: builds against NVIDIA's own libraries, runs the device tests on the GPU, trains on it
+# and compares with the CPU, runs the device tests again under compute-sanitizer, records what the GPU answers to every
+# instruction (for the emulator's tests), and measures. Usage: tests/run_gpu.sh
 #
 # Takes 10 minutes at most: every part has its limit in seconds, and one that fails or runs out of time does not
 # keep the next from running; what there is no time for is left out. To commit afterwards:
@@ -12,7 +12,9 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/launch/packages.sh"
 [ $# = 0 ] || fail "takes no arguments, got: $*"
 
-gpu_name=$("${EVENKEEL_NVIDIA_SMI:-nvidia-smi}" --query-gpu=name --format=csv,noheader 2>/dev/null | head -n 1)
+gpu_names=$("${EVENKEEL_NVIDIA_SMI:-nvidia-smi}" --query-gpu=name --format=csv,noheader 2>/dev/null)
+gpu_name=$(head -n 1 <<<"$gpu_names")
+gpu_count=$(wc -l <<<"$gpu_names")
 [ -n "$gpu_name" ] || fail "no NVIDIA GPU here (nvidia-smi names none); tests/run.sh runs the tests without one"
 command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
 command -v nvcc >/dev/null || fail "no nvcc here; install the CUDA toolkit"
@@ -90,6 +92,51 @@ for program in "${test_programs[@]}"; do
 done
 part "instructions_test" 60 "$build/tests/gpu_emulator/instructions/instructions_test"
 
+say "training, against the CPU"
+mpi_environment
+trained=$build/training
+rm -rf "$trained"
+mkdir -p "$trained"
+# The project's own words and code: some 400 KB.
+find "$root/README.md" "$root/docs" "$root/attention" "$root/framework" "$root/model" "$root/parallel" \
+    -name '*.md' -o -name '*.cpp' -o -name '*.cu' | LC_ALL=C sort | xargs cat >"$trained/text"
+# Heads that the CUDA kernels have; 20 steps of 16 sequences, in two micro-batches.
+training=(train --config "$root/configs/quickstart.json" --set data.path="$trained/text" --set trainer.steps=20
+          --set trainer.eval_interval=0 --set schedule.warmup_steps=5 --set model.attention.num_heads=4
+          --set model.attention.num_kv_heads=2 --set model.attention.head_dim=64 --set parallel.tensor_parallel=1)
+# bf16 keeps 8 bits of each number, and each device rounds its products in its own order. A loss is a mean over 4096
+# tokens, so it moves by far less than the last of these bits, 0.4 %; a wrong gradient moves it by more within few steps.
+readonly tolerance=0.01
+curves=()
+
+# on_gpu NAME RANKS COMMUNICATION: trains on this many ranks, then compares with the run on the CPU.
+on_gpu() {
+    local name=$1 ranks=$2 run=$trained/${1// /_} launcher=() json
+    [ "$ranks" = 1 ] || launcher=(mpirun -np "$ranks")
+    part "train: $name" 60 "${launcher[@]}" "$evenkeel" "${training[@]}" --set device=cuda \
+        --set parallel.tensor_parallel="$ranks" --set parallel.communication="$3" --set trainer.run_dir="$run" || return
+    json=$run/curve.json
+    part "losses: $name" 10 "$root/tests/compare_losses.sh" "$run" "$trained/cpu" "$tolerance"
+    [ -s "$json" ] || echo null >"$json"
+    curves+=("{\"run\": \"$name\", \"state\": \"${states[-1]}\", \"curve\": $(cat "$json")}")
+}
+if OMP_NUM_THREADS=$(core_count) part "train: CPU" 90 "$evenkeel" "${training[@]}" --set trainer.run_dir="$trained/cpu"; then
+    on_gpu "one rank" 1 nccl
+    on_gpu "two ranks, staged" 2 staged
+    if [ "$gpu_count" -ge 2 ]; then
+        on_gpu "two ranks, NCCL" 2 nccl
+    else
+        skip "train: two ranks, NCCL" "only one GPU here"
+    fi
+    {
+        printf '{\n  "gpu": "%s",\n  "tolerance": %s,\n  "runs": [\n' "$gpu_name" "$tolerance"
+        for i in "${!curves[@]}"; do
+            printf '    %s%s\n' "${curves[i]}" "$([ "$((i + 1))" = ${#curves[@]} ] || echo ,)"
+        done
+        printf '  ]\n}\n'
+    } >"${results}_training.json"
+fi
+
 say "what the GPU answers to every instruction"
 recorded=$logs/gpu_instructions.txt
 rm -f "$recorded"
@@ -150,7 +197,7 @@ unfinished=0
 } >"${results}_checks.json"
 for i in "${!parts[@]}"; do
     case ${states[i]} in
-        passed | "not run: no compute"* | "not run: python3"*) ;;
+        passed | "not run: no compute"* | "not run: python3"* | "not run: only one GPU"*) ;;
         *)
             unfinished=1
             printf '%s: %s\n' "${parts[i]}" "${states[i]}"
