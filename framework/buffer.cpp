@@ -72,6 +72,9 @@ Buffer::~Buffer() {
 
 std::size_t Buffer::live_bytes(Device device) { return count_of(device).live.load(); }
 std::size_t Buffer::peak_bytes(Device device) { return count_of(device).peak.load(); }
+void Buffer::release_unused(Device device) {
+    if (device == Device::kCuda) cuda::release_unused();
+}
 void Buffer::reset_peak(Device device) {
     Count& count = count_of(device);
     count.peak.store(count.live.load());

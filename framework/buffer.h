@@ -32,6 +32,9 @@ class Buffer {
     static std::size_t live_bytes(Device device);
     static std::size_t peak_bytes(Device device);
     static void reset_peak(Device device);
+    // Gives memory that no buffer holds back to the system, on CUDA after work that still uses it; nothing to
+    // do on the CPU.
+    static void release_unused(Device device);
 
   private:
     std::byte* data_ = nullptr;

@@ -10,17 +10,22 @@
 namespace evenkeel::cuda {
 namespace {
 
+constexpr const char* kOp = "Buffer";
+
+cudaMemPool_t default_pool() {
+    int device = 0;
+    cudaMemPool_t pool = nullptr;
+    check(cudaGetDevice(&device), kOp, "cudaGetDevice");
+    check(cudaDeviceGetDefaultMemPool(&pool, device), kOp, "cudaDeviceGetDefaultMemPool");
+    return pool;
+}
+
 // By default the pool gives memory back to the system whenever a stream is waited for; training
 // needs it again in the next step.
 void keep_freed_memory() {
-    constexpr const char* kOp = "Buffer";
-    int device = 0;
-    cudaMemPool_t pool = nullptr;
     std::uint64_t everything = std::numeric_limits<std::uint64_t>::max();
-    check(cudaGetDevice(&device), kOp, "cudaGetDevice");
-    check(cudaDeviceGetDefaultMemPool(&pool, device), kOp, "cudaDeviceGetDefaultMemPool");
-    check(cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &everything), kOp,
-          "cudaMemPoolSetAttribute");
+    check(cudaMemPoolSetAttribute(default_pool(), cudaMemPoolAttrReleaseThreshold, &everything),
+          kOp, "cudaMemPoolSetAttribute");
 }
 
 [[noreturn]] void throw_out_of_gpu_memory(std::size_t bytes) {
@@ -69,6 +74,12 @@ void release(const Allocation& allocation) noexcept {
     // An error has no one to be told to here: at the end of a process the runtime may be gone
     // already, and one of earlier work is reported by the next call.
     cudaFreeAsync(allocation.data, allocation.stream.get());
+}
+
+void release_unused() {
+    // Only what is free already: buffers are freed in the order of their stream.
+    Stream::current().synchronize();
+    check(cudaMemPoolTrimTo(default_pool(), 0), kOp, "cudaMemPoolTrimTo");
 }
 
 }  // namespace evenkeel::cuda

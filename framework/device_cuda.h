@@ -29,6 +29,7 @@ struct Allocation {
 // On the current stream. No bytes are no memory.
 Allocation allocate(std::size_t bytes);
 void release(const Allocation& allocation) noexcept;
+void release_unused();
 
 // Where a wait guard is set: waits under it until the current stream is idle. For calls that make
 // the host wait where no guard can be asked.

@@ -62,6 +62,7 @@ void use_gpu(int) { throw_not_built("use_gpu"); }
 void memory_info(std::size_t&, std::size_t&) { throw_not_built("memory_of"); }
 Allocation allocate(std::size_t) { throw_not_built("Buffer"); }
 void release(const Allocation&) noexcept {}
+void release_unused() { throw_not_built("Buffer::release_unused"); }
 void fill(const Tensor&, float) { throw_not_built("Tensor::fill"); }
 void copy(const Tensor&, const Tensor&) { throw_not_built("Tensor::copy_from"); }
 void gemm(const Tensor&, const Tensor&, const Tensor&, const GemmOptions&) {

@@ -29,6 +29,7 @@ class Stream {
     void synchronize() const;             // the host waits for all work so far
     void wait(const Event& event) const;  // later work waits for what the event has recorded
     bool is_capturing() const;            // its work goes into a CUDA graph
+    bool is_default() const { return handle_ == nullptr; }
     CUstream_st* handle() const { return handle_.get(); }
     // Keeps the stream alive beyond this object: a buffer does that, to be freed in its order.
     const std::shared_ptr<CUstream_st>& shared_handle() const { return handle_; }

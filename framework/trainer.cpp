@@ -80,7 +80,8 @@ class TrainingRun {
           optimizer_(optimizer),
           sampler_(data.train_sequences(), static_cast<std::uint64_t>(config.seed)),
           store_(config.run_dir + "/checkpoints", config.checkpoint_keep),
-          accumulation_(config.accumulation(model.data_parallel_size())) {
+          accumulation_(config.accumulation(model.data_parallel_size())),
+          numbers_(Tensor::zeros({2}, DType::kFloat64, model.buckets().device())) {
         state_.seed = config.seed;
         state_.seq_len = config.seq_len;
         state_.fingerprint = data.fingerprint();
@@ -109,6 +110,7 @@ class TrainingRun {
     Sampler sampler_;
     CheckpointStore store_;
     std::int64_t accumulation_;
+    Tensor numbers_;  // of the step: see compute_gradients
     RunState state_;
     std::int64_t first_step_ = 0;
     std::int64_t end_step_ = 0;
@@ -167,12 +169,12 @@ StepOutcome TrainingRun::take_step() {
     const auto start = Clock::now();
     StepOutcome outcome;
     outcome.lr = learning_rate(schedule_, state_.step, config_.steps);
-    const Tensor on_device = compute_gradients(model_, micro_batches());
+    compute_gradients(model_, micro_batches(), numbers_);
     // The same numbers on all ranks, so all decide alike.
-    adamw_step(model_.buckets(), optimizer_, outcome.lr, config_.clip_norm, on_device,
+    adamw_step(model_.buckets(), optimizer_, outcome.lr, config_.clip_norm, numbers_,
                state_.updates + 1);
     // On a GPU all of the step has only been asked for so far: this is where the host waits for it.
-    const Tensor numbers = on_device.to(Device::kCpu);
+    const Tensor numbers = numbers_.to(Device::kCpu);
     outcome.loss = numbers.data<double>()[kLossIndex];
     outcome.grad_norm = std::sqrt(numbers.data<double>()[kSquaredNormIndex]);
     outcome.skipped = !std::isfinite(outcome.loss) || !std::isfinite(outcome.grad_norm);
@@ -322,17 +324,17 @@ TrainResult TrainingRun::run(const std::string& config_json,
 
 }  // namespace
 
-Tensor compute_gradients(TrainableModel& model, std::span<const Batch> micro_batches) {
-    const ParameterBuckets& buckets = model.buckets();
-    buckets.zero_gradients();
-    const Tensor numbers = Tensor::zeros({2}, DType::kFloat64, buckets.device());
+void compute_gradients(TrainableModel& model,
+                       std::span<const Batch> micro_batches,
+                       const Tensor& numbers) {
+    model.buckets().zero_gradients();
+    numbers.zero();
     const Tensor loss = numbers.slice(0, kLossIndex, kLossIndex + 1);
     const double share = 1.0 / static_cast<double>(micro_batches.size());
     for (std::size_t i = 0; i < micro_batches.size(); ++i) {
         model.forward_backward(micro_batches[i], share, i + 1 == micro_batches.size(), loss);
     }
-    model.reduce_gradients(numbers);
-    return numbers;
+    model.reduce_numbers(numbers);
 }
 
 TrainResult train(TrainableModel& model,

@@ -29,8 +29,9 @@ class TrainableModel {
     // Forward and backward of this rank's part of a micro-batch: adds loss_scale times the gradient of
     // the mean loss of the tokens that this data-parallel rank sees, and loss_scale times that loss to
     // `loss` [1] fp64 on the buckets' device. `last` is true for the step's last micro-batch: gradients
-    // are then reduced as they become complete. Collective over all ranks. On CUDA the host waits for
-    // nothing.
+    // are then reduced as they become final, partial ones summed over tensor-parallel ranks as each
+    // parameter declares, all averaged over data-parallel ranks. Collective over all ranks. On CUDA the
+    // host waits for nothing.
     virtual void forward_backward(const Batch& batch,
                                   double loss_scale,
                                   bool last,
@@ -38,11 +39,10 @@ class TrainableModel {
     // Forward only: mean loss of this data-parallel rank's tokens.
     virtual double evaluate(const Batch& batch) = 0;
 
-    // Ends what forward_backward has begun: partial gradients are summed over tensor-parallel ranks as each
-    // parameter declares and averaged over data-parallel ranks. `numbers` [2] fp64 on the buckets' device
-    // holds this rank's loss; on return, on all ranks, the mean loss and the squared L2 norm of the whole
-    // gradient, every element of every global tensor counted once. Collective; waits for nothing on CUDA.
-    virtual void reduce_gradients(const Tensor& numbers) = 0;
+    // `numbers` [2] fp64 on the buckets' device holds this rank's loss; on return, on all ranks, the mean
+    // loss and the squared L2 norm of the whole gradient, every element of every global tensor counted
+    // once. Collective; waits for nothing on CUDA.
+    virtual void reduce_numbers(const Tensor& numbers) = 0;
     // Mean over the data-parallel ranks. Collective.
     virtual double data_parallel_mean(double value) = 0;
 
@@ -73,10 +73,13 @@ class TrainableModel {
     virtual double flops_per_token(std::int64_t seq_len) const = 0;
 };
 
-// The passes of one training step: gradients from zero over this rank's micro-batches, reduced. Returns
-// {mean loss, squared gradient norm}, [2] fp64 on the model's device: see adamw_step. Collective; on CUDA the
-// host waits for nothing.
-Tensor compute_gradients(TrainableModel& model, std::span<const Batch> micro_batches);
+// The passes of one training step: gradients from zero over this rank's micro-batches, reduced. Sets
+// `numbers` to {mean loss, squared gradient norm}, [2] fp64 on the model's device: see adamw_step. The same
+// tensor in every step lets a model replay what it has recorded. Collective; on CUDA the host waits for
+// nothing.
+void compute_gradients(TrainableModel& model,
+                       std::span<const Batch> micro_batches,
+                       const Tensor& numbers);
 
 struct TrainerConfig {
     enum class NonFinite { kEnd, kSkip };

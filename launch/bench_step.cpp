@@ -48,8 +48,8 @@ class Stepper {
         : model_(grid, config, 1), batch_(random_batch()) {}
 
     void step() {
-        const Tensor numbers = compute_gradients(model_, {&batch_, 1});
-        adamw_step(model_.buckets(), {}, 1e-4, 0.0, numbers, ++count_);
+        compute_gradients(model_, {&batch_, 1}, numbers_);
+        adamw_step(model_.buckets(), {}, 1e-4, 0.0, numbers_, ++count_);
         model_.head_metrics();
     }
     double flops() const { return kBatch * kTokens * model_.flops_per_token(kTokens); }
@@ -57,6 +57,7 @@ class Stepper {
   private:
     LanguageModel model_;
     Batch batch_;
+    Tensor numbers_ = Tensor::zeros({2}, DType::kFloat64);
     std::int64_t count_ = 0;
 };
 

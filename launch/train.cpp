@@ -5,10 +5,12 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "framework/checkpoint.h"
 #include "framework/log.h"
 #include "framework/memory_scope.h"
+#include "framework/stream.h"
 #include "launch/commands.h"
 #include "launch/memory_advice.h"
 #include "launch/report.h"
@@ -86,6 +88,11 @@ void write_run_report(const std::string& run) {
 }
 
 void train_model(RunConfig& config, const ProcessGrid& grid, const MemoryPlan& plan) {
+    // Not the default stream: its work can't be recorded as a graph.
+    std::optional<Stream> stream;
+    std::optional<StreamScope> scope;
+    if (config.device == Device::kCuda) scope.emplace(stream.emplace());
+    for (Communicator* group : {&grid.tensor(), &grid.data()}) group->set_timing(true);
     const ByteDataset data(config.data, config.trainer.seq_len);
     log_info(describe(config, grid, data) + "\nmemory  planned for each rank\n" + to_text(plan));
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));

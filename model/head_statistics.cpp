@@ -81,7 +81,6 @@ void HeadStatistics::add(std::size_t layer, const AttentionStats& stats, std::in
                                       static_cast<double>(rows));
             break;
     }
-    if (layer == 0) rows_ += rows;
 }
 
 std::vector<MetricTable> HeadStatistics::reduce(const ProcessGrid& grid) {

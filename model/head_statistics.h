@@ -21,6 +21,8 @@ class HeadStatistics {
     AttentionStats make_stats() const;
     // Takes in one layer's statistics of a pass over `rows` tokens. The host does not wait.
     void add(std::size_t layer, const AttentionStats& stats, std::int64_t rows);
+    // Counts the tokens of a pass, once for all layers: on the host, so that a replayed pass counts too.
+    void count_rows(std::int64_t rows) { rows_ += rows; }
     // "max_logit" and "entropy" over all ranks, [L, H], of what was added since the last call; empty if
     // nothing was. Collective; the host waits.
     std::vector<MetricTable> reduce(const ProcessGrid& grid);

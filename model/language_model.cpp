@@ -1,7 +1,9 @@
 #include "model/language_model.h"
 
 #include "framework/gemm.h"
+#include "framework/graph.h"
 #include "framework/memory_scope.h"
+#include "framework/upload.h"
 #include "model/decoder_block.h"
 #include "model/head_statistics.h"
 #include "model/rms_norm.h"
@@ -14,6 +16,18 @@ struct LanguageModel::Activations {
     Tensor x;       // [B, T, C], what the last block returned
     Tensor rstd;    // [B T], of the final norm
     Tensor normed;  // [B, T, C]
+};
+
+// Passes over batches of one shape, and where a graph of them finds its input and leaves its loss.
+struct LanguageModel::Recorded {
+    static constexpr int kRunsBefore = 3;  // to set up what is set up once, and to be timed
+
+    Tensor tokens, targets;  // [B, T] int32
+    Tensor loss;             // [1] fp64; held, so that no other tensor has its address
+    double loss_scale;
+    bool last;
+    int runs;
+    Graph graph;
 };
 
 LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config, std::uint64_t seed)
@@ -47,10 +61,10 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     for (const auto& block : blocks_) block->initialize(seed);
     final_norm_->initialize();
     if (output_ != nullptr) init_normal(output_->part(0), config.init_std, seed);
+    if (grid.device() == Device::kCuda) uploads_ = std::make_unique<UploadRing>();
     if (config.telemetry) {
-        statistics_ = std::make_unique<HeadStatistics>(config.num_layers,
-                                                       blocks_.front()->attention().local_heads(),
-                                                       grid.device());
+        statistics_ = std::make_unique<HeadStatistics>(
+            config.num_layers, blocks_.front()->attention().local_heads(), grid.device());
     }
 }
 
@@ -58,11 +72,17 @@ LanguageModel::~LanguageModel() = default;
 
 // Forward and backward --------------------------------------------------------------------------------
 
-// Token ids of the CPU on the model's device. Only here can a wrong one be refused: no GPU throws.
+// Refuses wrong ids on the CPU, since no GPU throws.
+void LanguageModel::check_batch(const Batch& batch) const {
+    check_tokens("LanguageModel", "tokens", batch.tokens, config_.vocab_size, 0);
+    check_tokens("LanguageModel", "targets", batch.targets, config_.vocab_size, -1);
+}
+
+// Ids of the CPU on the model's device.
 Tensor LanguageModel::on_device(const Tensor& ids) const {
     if (grid_.device() == Device::kCpu) return ids;
-    check_tokens("LanguageModel", "tokens", ids, config_.vocab_size, -1);
-    return ids.to(grid_.device());
+    check_tokens("LanguageModel", "ids", ids, config_.vocab_size, -1);
+    return uploads_->upload(ids);
 }
 
 // x [B, T, C], replicated; returns logits [B, T, V/P].
@@ -173,17 +193,61 @@ Tensor LanguageModel::local_logits(const Tensor& tokens) {
     return forward(on_device(tokens), nullptr, nullptr, nullptr);
 }
 
-void LanguageModel::forward_backward(const Batch& batch,
-                                     double loss_scale,
-                                     bool last,
-                                     const Tensor& loss) {
-    const Tensor tokens = on_device(batch.tokens), targets = on_device(batch.targets);
+void LanguageModel::run_passes(
+    const Tensor& tokens, const Tensor& targets, double loss_scale, bool last, const Tensor& loss) {
     Activations saved;
     const Tensor logits = forward(tokens, &saved, statistics_.get(), nullptr);
     CrossEntropySaved loss_saved;
     cross_entropy_forward(grid_, logits, targets, loss_saved, loss_scale, loss);
     cross_entropy_backward(grid_, logits, targets, loss_saved, loss_scale, logits);
     backward(tokens, logits, saved, last ? reducer_.get() : nullptr, nullptr);
+    if (last) reducer_->finish();
+}
+
+void LanguageModel::forward_backward(const Batch& batch,
+                                     double loss_scale,
+                                     bool last,
+                                     const Tensor& loss) {
+    if (statistics_ != nullptr) statistics_->count_rows(batch.tokens.numel());
+    if (!can_record()) {
+        return run_passes(on_device(batch.tokens), on_device(batch.targets), loss_scale, last,
+                          loss);
+    }
+    check_batch(batch);
+    Recorded& passes = recorded(batch, loss_scale, last, loss);
+    uploads_->upload_to(passes.tokens, batch.tokens);
+    uploads_->upload_to(passes.targets, batch.targets);
+    const auto run = [&] { run_passes(passes.tokens, passes.targets, loss_scale, last, loss); };
+    if (++passes.runs <= Recorded::kRunsBefore) return run();
+    if (!passes.graph.defined()) {
+        // A graph has memory of its own; what the runs before have left to the pool would lie idle.
+        Buffer::release_unused(Device::kCuda);
+        passes.graph = Graph::capture(Stream::current(), run);
+    }
+    passes.graph.launch();
+}
+
+bool LanguageModel::can_record() const {
+    return grid_.device() == Device::kCuda && graphs_on_ && !Stream::current().is_default() &&
+           grid_.tensor().fits_graphs() && grid_.data().fits_graphs();
+}
+
+LanguageModel::Recorded& LanguageModel::recorded(const Batch& batch,
+                                                 double loss_scale,
+                                                 bool last,
+                                                 const Tensor& loss) {
+    for (const auto& passes : graphs_) {
+        if (passes->tokens.shape() == batch.tokens.shape() && passes->loss_scale == loss_scale &&
+            passes->last == last && passes->loss.raw() == loss.raw()) {
+            return *passes;
+        }
+    }
+    const auto memory = [&] {
+        return Tensor::uninitialized(batch.tokens.shape(), DType::kInt32, Device::kCuda);
+    };
+    graphs_.push_back(std::make_unique<Recorded>(
+        Recorded{memory(), memory(), loss, loss_scale, last, 0, Graph()}));
+    return *graphs_.back();
 }
 
 double LanguageModel::evaluate(const Batch& batch) {
@@ -257,8 +321,7 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
 
 // What ranks do together --------------------------------------------------------------------------------
 
-void LanguageModel::reduce_gradients(const Tensor& numbers) {
-    reducer_->finish();
+void LanguageModel::reduce_numbers(const Tensor& numbers) {
     if (grid_.dp_size() > 1) {
         grid_.data().all_reduce(numbers.slice(0, kLossIndex, kLossIndex + 1), ReduceOp::kMean);
     }

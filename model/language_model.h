@@ -21,6 +21,7 @@ class DecoderBlock;
 class FiniteProbe;
 class HeadStatistics;
 class RmsNorm;
+class UploadRing;
 
 class LanguageModel : public TrainableModel {
   public:
@@ -31,6 +32,12 @@ class LanguageModel : public TrainableModel {
     LanguageModel& operator=(const LanguageModel&) = delete;
 
     const ModelConfig& config() const { return config_; }
+
+    // Whether training on CUDA records its passes as graphs, one for each shape, after the first few of
+    // that shape, and replays them (the default): a step then costs the host a handful of calls. Only on
+    // another stream than the default one, and where all groups can be recorded. Exposed communication is
+    // not timed inside a graph.
+    void set_graphs(bool on) { graphs_on_ = on; }
 
     // Logits of every position, this rank's part of the vocabulary: [B, T, V/P].
     Tensor local_logits(const Tensor& tokens);  // tokens [B, T] int32
@@ -52,7 +59,7 @@ class LanguageModel : public TrainableModel {
                           bool last,
                           const Tensor& loss) override;
     double evaluate(const Batch& batch) override;
-    void reduce_gradients(const Tensor& numbers) override;
+    void reduce_numbers(const Tensor& numbers) override;
     // Of the grid's groups, if their timing is on (Communicator::set_timing).
     double take_exposed_seconds() override;
     double data_parallel_mean(double value) override;
@@ -71,6 +78,15 @@ class LanguageModel : public TrainableModel {
 
   private:
     struct Activations;
+    struct Recorded;
+    // forward_backward on the model's device.
+    void run_passes(const Tensor& tokens,
+                    const Tensor& targets,
+                    double loss_scale,
+                    bool last,
+                    const Tensor& loss);
+    bool can_record() const;
+    Recorded& recorded(const Batch& batch, double loss_scale, bool last, const Tensor& loss);
     // saved null: forward only. tokens on the model's device.
     Tensor forward(const Tensor& tokens,
                    Activations* saved,
@@ -82,6 +98,7 @@ class LanguageModel : public TrainableModel {
                   Activations& saved,
                   GradientReducer* reducer,
                   FiniteProbe* probe);
+    void check_batch(const Batch& batch) const;
     Tensor on_device(const Tensor& ids) const;
     Tensor project(const Tensor& x) const;
     Tensor project_backward(const Tensor& dlogits, const Tensor& x);
@@ -97,6 +114,9 @@ class LanguageModel : public TrainableModel {
     ParameterBuckets buckets_;
     std::unique_ptr<GradientReducer> reducer_;
     std::unique_ptr<HeadStatistics> statistics_;  // null without telemetry
+    std::unique_ptr<UploadRing> uploads_;         // on CUDA
+    bool graphs_on_ = true;
+    std::vector<std::unique_ptr<Recorded>> graphs_;
 };
 
 }  // namespace evenkeel

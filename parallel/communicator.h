@@ -70,6 +70,8 @@ class Communicator {
     virtual int size() const = 0;
     virtual int job_rank(int member) const { return member; }  // what messages call a rank
     virtual Device device() const { return Device::kCpu; }     // where the tensors are
+    // Whether a CUDA graph can hold its operations: not where they wait on the host.
+    virtual bool fits_graphs() const { return true; }
     // The same ranks for tensors on the CPU; itself if that is its device.
     virtual Communicator& host() { return *this; }
 

@@ -20,6 +20,7 @@ class StagedCommunicator final : public Communicator {
     int size() const override { return host_->size(); }
     int job_rank(int member) const override { return host_->job_rank(member); }
     Device device() const override { return Device::kCuda; }
+    bool fits_graphs() const override { return false; }
     Communicator& host() override { return *host_; }
 
     Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {

@@ -86,7 +86,8 @@ struct Outcome {
 
 // Gradients of a step, and its update if `step` is not 0.
 Outcome take_step(LanguageModel& model, const Batch& batch, std::int64_t step = 0) {
-    const Tensor numbers = compute_gradients(model, {&batch, 1});
+    const Tensor numbers = Tensor::zeros({2}, DType::kFloat64);
+    compute_gradients(model, {&batch, 1}, numbers);
     if (step > 0) adamw_step(model.buckets(), {}, 1e-3, 0.0, numbers, step);
     return {numbers.data<double>()[kLossIndex],
             std::sqrt(numbers.data<double>()[kSquaredNormIndex])};

@@ -49,7 +49,7 @@ class BigramTable : public TrainableModel {
         evaluated.push_back(batch.tokens.clone());
         return pass(batch, 0.0);
     }
-    void reduce_gradients(const Tensor& numbers) override {
+    void reduce_numbers(const Tensor& numbers) override {
         numbers.data<double>()[kSquaredNormIndex] = std::pow(gradient_norm(), 2);
     }
     double gradient_norm() const {

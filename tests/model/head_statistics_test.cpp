@@ -28,7 +28,9 @@ TEST_P(HeadStatisticsTest, KeepsTheMaximumAndTheMeanOfAllRows) {
     const testing::SoloGrid solo;
     HeadStatistics statistics(1, 2, GetParam());
     statistics.add(0, stats_of(statistics, 3.0f, 1.0f), 10);
+    statistics.count_rows(10);
     statistics.add(0, stats_of(statistics, 2.0f, 4.0f), 20);
+    statistics.count_rows(20);
     const std::vector<MetricTable> tables = statistics.reduce(solo.grid);
     EXPECT_TRUE(statistics.reduce(solo.grid).empty()) << "starts anew";
     ASSERT_EQ(tables.size(), 2u);
@@ -42,7 +44,9 @@ TEST_P(HeadStatisticsTest, KeepsANanWhicheverComesFirst) {
     for (const bool nan_first : {true, false}) {
         HeadStatistics statistics(1, 1, GetParam());
         statistics.add(0, stats_of(statistics, nan_first ? nan : 3.0f, 1.0f), 1);
+        statistics.count_rows(1);
         statistics.add(0, stats_of(statistics, nan_first ? 3.0f : nan, 1.0f), 1);
+        statistics.count_rows(1);
         EXPECT_TRUE(std::isnan(statistics.reduce(solo.grid)[0].values[0])) << nan_first;
     }
 }

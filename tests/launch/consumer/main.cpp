@@ -18,7 +18,8 @@ int main() {
     LanguageModel model(grid, config, 1);
 
     const Batch batch{Tensor::zeros({1, 32}, DType::kInt32), Tensor::zeros({1, 32}, DType::kInt32)};
-    const Tensor numbers = compute_gradients(model, {&batch, 1});
+    const Tensor numbers = Tensor::zeros({2}, DType::kFloat64);
+    compute_gradients(model, {&batch, 1}, numbers);
     const double before = numbers.data<double>()[kLossIndex];
     adamw_step(model.buckets(), {}, 1e-2, 0.0, numbers, 1);
     const double after = model.evaluate(batch);

@@ -1,0 +1,176 @@
+// A language model on a GPU against the same model on the CPU.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "framework/stream.h"
+#include "model/generate.h"
+#include "tests/support/compare.h"
+#include "tests/support/devices.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/training.h"
+
+namespace evenkeel {
+namespace {
+
+using testing::expect_follows;
+using testing::random_batch;
+using testing::small_gpu_model;
+using testing::train_steps;
+using testing::TrainingCurve;
+
+struct Grid {
+    std::unique_ptr<Communicator> world = make_single_communicator();
+    ProcessGrid grid;
+
+    explicit Grid(Device device) : grid(*world, ParallelConfig{}, device) {}
+};
+
+class LanguageModelCudaTest : public ::testing::TestWithParam<Device> {
+  protected:
+    Stream stream_;
+    StreamScope scope_{stream_};
+    Grid cpu_{Device::kCpu}, gpu_{Device::kCuda};
+};
+
+TEST_P(LanguageModelCudaTest, TrainsAsTheCpuDoes) {
+    for (const char* variant : {"default", "gelu, tied", "no norm", "shared gains, window"}) {
+        SCOPED_TRACE(variant);
+        ModelConfig config = small_gpu_model();
+        const std::string name = variant;
+        if (name == "gelu, tied") {
+            config.activation = Activation::kGelu;
+            config.tied_embeddings = true;
+        }
+        if (name == "no norm") config.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
+        if (name == "shared gains, window") {
+            config.attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
+            config.attention.window = 7;
+        }
+        const int steps = name == "default" ? 5 : 2;
+        LanguageModel gpu(gpu_.grid, config, 1), cpu(cpu_.grid, config, 1);
+        config.type = ComputeType::kFp32;
+        LanguageModel exact(cpu_.grid, config, 1);
+        const TrainingCurve got = train_steps(gpu, 0, steps), rounded = train_steps(cpu, 0, steps),
+                            want = train_steps(exact, 0, steps);
+        expect_follows(got, want, rounded);
+        EXPECT_LT(got.losses.back(), got.losses.front());
+        const auto on_gpu = gpu.head_metrics(), on_cpu = cpu.head_metrics();
+        ASSERT_EQ(on_gpu.size(), on_cpu.size());
+        for (std::size_t table = 0; table < on_gpu.size(); ++table) {
+            for (std::size_t i = 0; i < on_gpu[table].values.size(); ++i) {
+                EXPECT_NEAR(on_gpu[table].values[i], on_cpu[table].values[i],
+                            0.02 * std::abs(on_cpu[table].values[i]) + 0.02)
+                    << on_gpu[table].name << " " << i;
+            }
+        }
+    }
+}
+
+TEST_P(LanguageModelCudaTest, ReplayedStepsGiveTheSameBits) {
+    LanguageModel recorded(gpu_.grid, small_gpu_model(), 1),
+        direct(gpu_.grid, small_gpu_model(), 1);
+    direct.set_graphs(false);
+    const TrainingCurve got = train_steps(recorded, 0, 6), want = train_steps(direct, 0, 6);
+    EXPECT_EQ(got.losses, want.losses);
+    EXPECT_EQ(got.norms, want.norms);
+    for (std::size_t i = 0; i < direct.parameters().size(); ++i) {
+        EXPECT_TRUE(testing::same_bits(recorded.parameters()[i]->master.to(Device::kCpu),
+                                       direct.parameters()[i]->master.to(Device::kCpu)))
+            << direct.parameters()[i]->name;
+    }
+    const auto of_recorded = recorded.head_metrics(), of_direct = direct.head_metrics();
+    for (std::size_t table = 0; table < 2; ++table) {
+        EXPECT_EQ(of_recorded[table].values, of_direct[table].values);
+    }
+}
+
+TEST_P(LanguageModelCudaTest, CheckpointsCrossDevicesBitForBit) {
+    const testing::TemporaryDirectory from_gpu, from_cpu;
+    LanguageModel gpu(gpu_.grid, small_gpu_model(), 1), cpu(cpu_.grid, small_gpu_model(), 2);
+    train_steps(gpu, 0, 2);
+    gpu.save_state(from_gpu.path());
+    cpu.load_state(from_gpu.path());
+    cpu.save_state(from_cpu.path());
+    LanguageModel again(gpu_.grid, small_gpu_model(), 3);
+    again.load_state(from_cpu.path());
+    for (std::size_t i = 0; i < gpu.parameters().size(); ++i) {
+        for (Tensor Parameter::*part :
+             {&Parameter::value, &Parameter::master, &Parameter::exp_avg, &Parameter::exp_avg_sq}) {
+            const Tensor want = (gpu.parameters()[i]->*part).to(Device::kCpu);
+            EXPECT_TRUE(testing::same_bits(cpu.parameters()[i]->*part, want))
+                << gpu.parameters()[i]->name;
+            EXPECT_TRUE(testing::same_bits((again.parameters()[i]->*part).to(Device::kCpu), want))
+                << gpu.parameters()[i]->name;
+        }
+    }
+    // A resumed run goes on as if nothing had happened.
+    EXPECT_EQ(train_steps(again, 2, 1).losses, train_steps(gpu, 2, 1).losses);
+}
+
+TEST_P(LanguageModelCudaTest, DecodesWhatItPredictsAtOnce) {
+    ModelConfig config = small_gpu_model();
+    config.vocab_size = 256;
+    LanguageModel model(gpu_.grid, config, 1);
+    const Batch batch = random_batch(1, 12, 256, 4);
+    const Tensor logits = model.local_logits(batch.tokens).to(Device::kCpu).to(DType::kFloat32);
+    auto state = model.start_decoding(1, 12);
+    model.decode(*state, batch.tokens.slice(1, 0, 7).contiguous());
+    for (std::int64_t t = 7; t < 12; ++t) {
+        const Tensor got = model.decode(*state, batch.tokens.slice(1, t, t + 1).contiguous());
+        EXPECT_TRUE(testing::near(got, testing::to_doubles(logits.slice(1, t, t + 1)), 0.02, 0.02))
+            << "position " << t;
+    }
+    EXPECT_EQ(generate(model, "keel", {.tokens = 8, .temperature = 0.0}).size(), 12u);
+}
+
+TEST_P(LanguageModelCudaTest, NamesWhatIsNotFinite) {
+    LanguageModel model(gpu_.grid, small_gpu_model(), 1);
+    const Parameter& weight = testing::find(model, "layers.1.attention.wk");
+    weight.value.slice(0, 3, 4).fill(INFINITY);
+    EXPECT_EQ(model.locate_non_finite({random_batch(2, 16, 32, 1)}),
+              "layers.1.attention.wk (weight)");
+    const Tensor numbers = Tensor::zeros({2}, DType::kFloat64, Device::kCuda);
+    const Tensor before = testing::find(model, "embedding").master.to(Device::kCpu);
+    const Batch batch = random_batch(2, 16, 32, 1);
+    compute_gradients(model, {&batch, 1}, numbers);
+    adamw_step(model.buckets(), {}, 1e-2, 1.0, numbers, 1);
+    EXPECT_FALSE(std::isfinite(numbers.to(Device::kCpu).data<double>()[kLossIndex]));
+    EXPECT_TRUE(
+        testing::same_bits(testing::find(model, "embedding").master.to(Device::kCpu), before))
+        << "an update was made";
+}
+
+TEST_P(LanguageModelCudaTest, RefusesWhatGpusDoNotTake) {
+    const auto refusal = [&](auto&& change) {
+        ModelConfig config = small_gpu_model();
+        change(config);
+        try {
+            LanguageModel model(gpu_.grid, config, 1);
+        } catch (const Error& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_NE(refusal([](ModelConfig& c) {
+                  c.type = ComputeType::kFp32;
+              }).find("model.type: got fp32, want bf16"),
+              std::string::npos);
+    EXPECT_NE(refusal([](ModelConfig& c) {
+                  c.attention.head_dim = 32;
+              }).find("model.attention.head_dim: got 32, want one of 64, 96, 128, 256"),
+              std::string::npos);
+    LanguageModel model(gpu_.grid, small_gpu_model(), 1);
+    Batch batch = random_batch(1, 8, 32, 1);
+    batch.tokens.data<std::int32_t>()[5] = 32;
+    EXPECT_THROW(testing::forward_backward(model, batch), Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         LanguageModelCudaTest,
+                         ::testing::ValuesIn(testing::test_gpus()),
+                         testing::device_name);
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LanguageModelCudaTest);
+
+}  // namespace
+}  // namespace evenkeel
