@@ -65,6 +65,8 @@ void check_ranks(const ParallelConfig& parallel, int world_size) {
 void RunConfig::visit_fields(ConfigVisitor& v) {
     static constexpr const char* kDevices[] = {"cpu", "cuda"};
     v.choice("device", device, kDevices, "where the model lives: cpu, or one GPU a rank");
+    v.field("cuda_graphs", cuda_graphs,
+            "on GPUs, record the passes of a step and replay them, untimed within");
     v.section("model", model, "the decoder");
     v.section("data", data, "the text");
     v.section("trainer", trainer, "the training loop");

@@ -12,6 +12,7 @@ namespace evenkeel {
 
 struct RunConfig {
     Device device = Device::kCpu;
+    bool cuda_graphs = true;  // see LanguageModel::set_graphs
     ModelConfig model;
     DataConfig data;
     TrainerConfig trainer;

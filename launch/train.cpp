@@ -92,10 +92,10 @@ void train_model(RunConfig& config, const ProcessGrid& grid, const MemoryPlan& p
     std::optional<Stream> stream;
     std::optional<StreamScope> scope;
     if (config.device == Device::kCuda) scope.emplace(stream.emplace());
-    for (Communicator* group : {&grid.tensor(), &grid.data()}) group->set_timing(true);
     const ByteDataset data(config.data, config.trainer.seq_len);
     log_info(describe(config, grid, data) + "\nmemory  planned for each rank\n" + to_text(plan));
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
+    model.set_graphs(config.cuda_graphs);
 
     const auto after_step = [&](std::int64_t steps) {
         if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());

@@ -1,0 +1,96 @@
+// The program under mpirun, a GPU a rank, against the same runs on CPUs.
+#include <gtest/gtest.h>
+
+#include "framework/metrics.h"
+#include "tests/launch/command_line.h"
+
+namespace evenkeel::testing {
+namespace {
+
+Outcome run_ranks(int ranks, int gpus, const std::string& arguments) {
+    return run_command(
+        concat("OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+               "OMPI_MCA_rmaps_base_oversubscribe=1 EVENKEEL_EMULATED_GPUS=",
+               gpus, " " EVENKEEL_MPIEXEC " -np ", ranks, " " EVENKEEL_PROGRAM " ", arguments));
+}
+
+// What GPUs take, and two tensor-parallel ranks.
+constexpr const char* kModel =
+    "--set model.type=bf16 --set model.attention.head_dim=64 --set trainer.steps=5 "
+    "--set trainer.batch_size=4 --set trainer.micro_batch_size=2 ";
+
+double scalar(const MetricRecord& record, const std::string& name) {
+    for (const auto& [key, value] : record.scalars) {
+        if (key == name) return value;
+    }
+    ADD_FAILURE() << "step " << record.step << " has no " << name;
+    return 0.0;
+}
+
+// Each loss of one run within a rounding of bf16 of the other's.
+void expect_same_losses(const std::string& run, const std::string& other) {
+    const auto a = read_metrics(run + "/metrics.jsonl"), b = read_metrics(other + "/metrics.jsonl");
+    ASSERT_EQ(a.size(), 5u);
+    ASSERT_EQ(b.size(), 5u);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+        const double want = scalar(b[i], "loss");
+        EXPECT_NEAR(scalar(a[i], "loss"), want, want / 256.0) << "step " << i + 1;
+    }
+}
+
+class RanksOnGpus : public ::testing::TestWithParam<int> {};
+
+TEST_P(RanksOnGpus, TrainAsCpusDoAndShareTheirCheckpoints) {
+    const int tensor_parallel = GetParam();
+    const TinyRun tiny;
+    const std::string settings =
+        concat(kModel, "--set parallel.tensor_parallel=", tensor_parallel, " ");
+    const auto train = [&](const std::string& run, const std::string& more) {
+        const Outcome outcome =
+            run_ranks(2, 2, tiny.train(settings + "--set trainer.run_dir=" + run + " " + more));
+        EXPECT_EQ(outcome.status, 0) << outcome.output;
+        return outcome.output;
+    };
+    const std::string cpu = tiny.directory.file("cpu"), gpu = tiny.directory.file("gpu");
+    train(cpu, "--set trainer.checkpoint_interval=3");
+    const std::string output = train(gpu, "--set device=cuda --set trainer.checkpoint_interval=3");
+    EXPECT_NE(output.find("memory  planned for each rank"), std::string::npos) << output;
+    EXPECT_NE(output.find("  waits "), std::string::npos) << "no exposed communication: " << output;
+    expect_same_losses(gpu, cpu);
+
+    // Each goes on from the other's third step, on one rank.
+    for (const auto& [from, device] : {std::pair{cpu, "cuda"}, std::pair{gpu, "cpu"}}) {
+        ASSERT_EQ(run_command("rm -r " + from + "/checkpoints/step_00000005").status, 0);
+        const Outcome resumed =
+            run_ranks(1, 1,
+                      tiny.train(concat(kModel, "--set trainer.resume=true --set device=", device,
+                                        " --set trainer.run_dir=", from)));
+        EXPECT_EQ(resumed.status, 0) << resumed.output;
+        EXPECT_NE(resumed.output.find("resuming from"), std::string::npos) << resumed.output;
+    }
+    expect_same_losses(cpu, gpu);
+    const Outcome eval = run_ranks(1, 1, "eval " + gpu + " --set device=cuda");
+    EXPECT_EQ(eval.status, 0) << eval.output;
+}
+
+INSTANTIATE_TEST_SUITE_P(, RanksOnGpus, ::testing::Values(2, 1), [](const auto& info) {
+    return info.param == 2 ? "TensorParallel" : "DataParallel";
+});
+
+TEST(RanksOnOneGpu, AreToldToStageOrTakeFewer) {
+    const TinyRun tiny;
+    const std::string settings =
+        concat(kModel, "--set device=cuda --set parallel.tensor_parallel=2 ");
+    const Outcome refused = run_ranks(2, 1, tiny.train(settings));
+    EXPECT_EQ(refused.status, 2) << refused.output;
+    EXPECT_NE(
+        refused.output.find("NCCL needs one GPU for each rank; parallel.communication=staged"),
+        std::string::npos)
+        << refused.output;
+    const Outcome staged = run_ranks(
+        2, 1, tiny.train(settings + "--set parallel.communication=staged --set trainer.steps=2"));
+    EXPECT_EQ(staged.status, 0) << staged.output;
+}
+
+}  // namespace
+}  // namespace evenkeel::testing
