@@ -224,9 +224,10 @@ TEST(TensorParallelAttentionTest, ParametersDeclareWhatTheyAre) {
     const auto world = make_single_communicator();
     const ProcessGrid grid(*world, {});
     TensorParallelAttention layer(grid, config, kWidth, kBf16, "a");
-    layer.initialize(0.02, 0.01, 1);
     ParameterList list;
     layer.collect_parameters(list);
+    const ParameterBuckets memory(list, Device::kCpu);
+    layer.initialize(0.02, 0.01, 1);
     ASSERT_EQ(list.size(), 6u);
     const char* names[] = {"a.wq", "a.wk", "a.wv", "a.wo", "a.q_gain", "a.k_gain"};
     for (int i = 0; i < 6; ++i) {

@@ -170,9 +170,9 @@ TEST_F(RuntimeApi, KnowsLivingStreamsAndRecordedEvents) {
     ASSERT_EQ(cudaEventCreate(&to), cudaSuccess);
     float milliseconds = -1;
     EXPECT_EQ(cudaEventElapsedTime(&milliseconds, from, to), cudaErrorInvalidResourceHandle);
-    EXPECT_EQ(cudaEventRecord(from, stream), cudaSuccess);
-    EXPECT_EQ(cudaEventRecord(to, nullptr), cudaSuccess);
-    EXPECT_EQ(cudaStreamWaitEvent(stream, to, 0), cudaSuccess);
+    EXPECT_EQ(cudaEventRecord(from, nullptr), cudaSuccess);
+    EXPECT_EQ(cudaStreamWaitEvent(stream, from, 0), cudaSuccess);
+    EXPECT_EQ(cudaEventRecord(to, stream), cudaSuccess);
     EXPECT_EQ(cudaEventSynchronize(to), cudaSuccess);
     EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     EXPECT_EQ(cudaEventElapsedTime(&milliseconds, from, to), cudaSuccess);
