@@ -192,11 +192,12 @@ TEST_P(TensorParallelAttentionRanks, OneSumForwardAndOneBackward) {
     EXPECT_EQ(others(), 0);
     EXPECT_EQ(replicas.counts().all_reduces, 0);
 
-    // Per-head gains are not communicated, but for those of replicated KV heads, with their weights.
+    // Per-head gains are not communicated, but for those of replicated KV heads: a message for these, one
+    // for the heads' weights.
     reduce_gradients(layer.grid(), layer.buckets(), config_.num_kv_heads);
     const bool shared = GetParam().gain == Gain::kSharedChannel;
     EXPECT_EQ(counts.all_reduces, 2 + (shared && world().size() > 1 ? 1 : 0));
-    EXPECT_EQ(replicas.counts().all_reduces, replicas.size() > 1 ? 1 : 0);
+    EXPECT_EQ(replicas.counts().all_reduces, replicas.size() == 1 ? 0 : shared ? 1 : 2);
     EXPECT_EQ(others(), 0);
 }
 
