@@ -12,6 +12,7 @@
 
 #include "framework/cuda.h"
 #include "framework/error.h"
+#include "framework/memory_scope.h"
 #include "framework/stream.h"
 
 namespace evenkeel::cuda {
@@ -188,7 +189,9 @@ void check(cudaError_t error, const char* op, const char* call) {
         const std::string why = why_not();
         EVENKEEL_CHECK_CODE(why.empty(), ErrorCode::kCuda, op, "no usable GPU: ", why);
     }
-    throw_error(ErrorCode::kCuda, op, concat(call, ": ", error_text(error)));
+    const std::string text = concat("[", op, "] ", call, ": ", error_text(error));
+    if (error == cudaErrorMemoryAllocation) throw OutOfMemory(ErrorCode::kCuda, text);
+    throw Error(ErrorCode::kCuda, text);
 }
 
 dim3 grid_size(const char* op, std::int64_t x, std::int64_t y, std::int64_t z) {

@@ -19,6 +19,7 @@
 
 #include "framework/cuda.h"
 #include "framework/device_cuda.h"
+#include "framework/memory_scope.h"
 #include "framework/stream.h"
 
 namespace evenkeel::cuda {
@@ -134,6 +135,7 @@ Workspace workspace_of(State& s, int device, cudaStream_t stream) {
     Workspace& workspace = s.workspaces[{device, stream}];
     if (workspace.data == nullptr) {
         check_not_captured(stream);
+        const MemoryScope scope("cuBLASLt's workspace");
         const std::size_t bytes = workspace_size(device);
         workspace = {allocate(bytes).data, bytes};
     }

@@ -30,7 +30,7 @@ class MemoryScope {
     static thread_local const MemoryScope* innermost_;
 };
 
-// Thrown by Buffer where a device's memory runs out: kInternal on the CPU, kCuda on a GPU.
+// Thrown where a device's memory runs out: kInternal on the CPU, kCuda on a GPU.
 class OutOfMemory : public Error {
   public:
     using Error::Error;

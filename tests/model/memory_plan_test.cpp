@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "tests/support/devices.h"
 #include "tests/support/measured_peak.h"
 
 namespace evenkeel {
@@ -60,6 +61,29 @@ TEST_P(MemoryPlanTest, PredictsThePeakOfTrainingWithinFivePercent) {
 INSTANTIATE_TEST_SUITE_P(, MemoryPlanTest, ::testing::ValuesIn(kCases), [](const auto& test) {
     return test.param.name;
 });
+
+class MemoryPlanOnGpuTest : public ::testing::TestWithParam<Device> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MemoryPlanOnGpuTest);
+
+TEST_P(MemoryPlanOnGpuTest, PredictsThePeakOfTrainingWithinFivePercent) {
+    const auto world = make_single_communicator();
+    const ProcessGrid grid(*world, {}, GetParam());
+    for (const Activation activation : {Activation::kSwiGlu, Activation::kGelu}) {
+        const ModelConfig config = testing::planned_gpu_model(activation);
+        const StepShape shape{.device = GetParam(), .micro_batch_size = 2, .seq_len = 64};
+        const MemoryPlan plan = plan_memory(config, shape);
+        const auto predicted = static_cast<double>(plan.peak());
+        const auto measured = static_cast<double>(testing::measured_peak(grid, config, shape));
+        EXPECT_NEAR(predicted / measured, 1.0, 0.05)
+            << "predicted " << predicted << " bytes, measured " << measured << "\n"
+            << to_text(plan);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         MemoryPlanOnGpuTest,
+                         ::testing::ValuesIn(testing::test_gpus()),
+                         testing::device_name);
 
 TEST(MemoryPlan, CountsEveryParameterOnce) {
     const testing::SoloGrid solo;

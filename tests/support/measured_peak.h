@@ -39,4 +39,17 @@ inline ModelConfig planned_model() {
     return config;
 }
 
+// The same in what the kernels for GPUs take, for 64 positions.
+inline ModelConfig planned_gpu_model(Activation activation) {
+    ModelConfig config = planned_model();
+    config.width = 64;
+    config.feed_forward_width = 96;
+    config.activation = activation;
+    config.vocab_size = 64;
+    config.attention.num_heads = 2;
+    config.attention.num_kv_heads = 1;
+    config.attention.head_dim = 64;
+    return config;
+}
+
 }  // namespace evenkeel::testing
