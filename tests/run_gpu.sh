@@ -81,6 +81,7 @@ generator=(-G Ninja)
 [ -f "$build/CMakeCache.txt" ] && generator=()
 targets=(evenkeel instructions_test record_instructions)
 for program in "${test_programs[@]}"; do targets+=("${program#*/}"); done
+targets+=(cuda_training_test) # for ranks
 part configure 60 cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
     -DEVENKEEL_BUILD_TESTS=ON -DEVENKEEL_CUDA=ON -DEVENKEEL_TEST_GPU=ON || fail "see $logs/configure.log"
 part build 300 cmake --build "$build" --parallel "$(core_count)" --target "${targets[@]}" || fail "see $logs/build.log"
@@ -90,10 +91,11 @@ say "device tests on $gpu_name"
 for program in "${test_programs[@]}"; do
     part "${program#*/}" 40 "$build/tests/$program" "$(filter_of "$program")"
 done
+mpi_environment
+part "cuda_training_test" 40 mpirun -np 2 "$build/tests/distributed/cuda_training_test"
 part "instructions_test" 60 "$build/tests/gpu_emulator/instructions/instructions_test"
 
 say "training, against the CPU"
-mpi_environment
 trained=$build/training
 rm -rf "$trained"
 mkdir -p "$trained"

@@ -1,10 +1,12 @@
-// What train does where the emulated GPU's memory is small.
+// What train says of the memory of the emulated GPU.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "framework/device_memory.h"
 #include "launch/commands.h"
+#include "tests/support/run_files.h"
+#include "tests/support/temporary_directory.h"
 
 namespace evenkeel {
 namespace {
@@ -29,6 +31,26 @@ TEST(TrainOnASmallGpu, IsRefusedBeforeAnythingIsAllocated) {
         EXPECT_NE(got.find("; trainer.micro_batch_size=2 fits"), std::string::npos) << got;
     }
     unsetenv("EVENKEEL_EMULATOR_MEMORY");
+}
+
+TEST(TrainOnAGpu, TellsWhatTheFirstStepTook) {
+    const testing::TemporaryDirectory files;
+    testing::write_text(files.file("text"), 5000);
+    const auto world = make_single_communicator();
+    const TrainCommand command{
+        std::string(EVENKEEL_SOURCE_DIR) + "/configs/tiny.json",
+        {"device=cuda", "data.path=" + files.file("text"), "trainer.run_dir=" + files.file("run"),
+         "model.type=bf16", "model.num_layers=2", "model.width=64", "model.feed_forward_width=96",
+         "model.attention.num_heads=2", "model.attention.num_kv_heads=1",
+         "model.attention.head_dim=64", "trainer.batch_size=2", "trainer.micro_batch_size=1",
+         "trainer.seq_len=64", "trainer.eval_sequences=1", "trainer.steps=2",
+         "trainer.stop_at_step=1", "schedule.warmup_steps=1"}};
+    ::testing::internal::CaptureStderr();
+    EXPECT_NO_THROW(run_train(command, *world));
+    const std::string got = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(got.find("memory  planned for each rank"), std::string::npos) << got;
+    EXPECT_NE(got.find(" a rank at the peak of the first step, "), std::string::npos) << got;
+    EXPECT_EQ(got.find(" apart"), std::string::npos) << got;
 }
 
 }  // namespace
