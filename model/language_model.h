@@ -60,7 +60,8 @@ class LanguageModel : public TrainableModel {
                           const Tensor& loss) override;
     double evaluate(const Batch& batch) override;
     void reduce_numbers(const Tensor& numbers) override;
-    // Of the grid's groups, if their timing is on (Communicator::set_timing).
+    // Of the grid's groups, if their timing is on (Communicator::set_timing); 0 where passes were replayed,
+    // which is not timed.
     double take_exposed_seconds() override;
     double data_parallel_mean(double value) override;
     // "max_logit" and "entropy" (nats), [L, H]; empty without telemetry or without a forward pass.
@@ -116,6 +117,7 @@ class LanguageModel : public TrainableModel {
     std::unique_ptr<HeadStatistics> statistics_;  // null without telemetry
     std::unique_ptr<UploadRing> uploads_;         // on CUDA
     bool graphs_on_ = true;
+    bool replayed_ = false;  // a graph since exposed seconds were taken
     std::vector<std::unique_ptr<Recorded>> graphs_;
 };
 
