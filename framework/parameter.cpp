@@ -83,11 +83,12 @@ void init_normal(const Parameter& parameter, double standard_deviation, std::uin
     const Tensor weights =
         Tensor::uninitialized(parameter.local_shape(), DType::kFloat32);  // made on the CPU
     float* weight = weights.data<float>();
-    for (std::int64_t o = 0; o < outer; ++o) {
-        const std::int64_t first = (o * global[dim] + begin) * inner;
-        for (std::int64_t i = 0; i < local_extent * inner; ++i) {
-            *weight++ = static_cast<float>(standard_deviation * rng.normal(first + i));
-        }
+    const std::int64_t run =
+        local_extent * inner;  // elements that follow one another in the global tensor
+#pragma omp parallel for
+    for (std::int64_t i = 0; i < outer * run; ++i) {
+        const std::int64_t at = (i / run * global[dim] + begin) * inner + i % run;
+        weight[i] = static_cast<float>(standard_deviation * rng.normal(at));
     }
     parameter.master.copy_from(weights);
     parameter.refresh_value();

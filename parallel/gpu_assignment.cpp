@@ -128,7 +128,10 @@ GpuAssignment assign_gpu(Communicator& world, Communication communication) {
         put(mine.name, gpu.name);
         if (with_nccl) result.nccl_version = mine.nccl_version = nccl_version();
     } catch (const Error& error) {
-        put(mine.problem, error.what());
+        // Without "[operation] ": the message of all ranks begins with one.
+        const std::string text = error.what();
+        const std::size_t name_end = text.find("] ");
+        put(mine.problem, name_end == std::string::npos ? text : text.substr(name_end + 2));
     }
     const AssignmentProblem problem = find_problem(gather(world, mine), communication);
     EVENKEEL_CHECK_CODE(problem.text.empty(), problem.code, kOp, problem.text);
