@@ -53,12 +53,14 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
         "  mpirun -np 2 evenkeel train --config configs/quickstart.json\n"
         "  evenkeel train --config configs/tiny.json --set trainer.steps=50 "
         "--set trainer.run_dir=runs/a\n"
-        "  evenkeel train --config configs/tiny.json --set trainer.resume=true\n\n"
+        "  evenkeel train --config configs/tiny.json --set trainer.resume=true\n"
+        "  mpirun -np 8 --bind-to none evenkeel train --config configs/8b_8gpu.json "
+        "--set data.path=TEXT\n\n"
         "The run directory (trainer.run_dir) gets config.json, metrics.jsonl, TensorBoard event "
         "files,\n"
         "checkpoints/, summary.json and report.html.\n\n"
-        "Training runs on the CPU. CUDA has kernels for norm, rotation and attention only;\n"
-        "evenkeel bench --device cuda measures them.");
+        "Training runs on the CPU, or with device=cuda on one GPU a rank: "
+        "docs/training_on_gpus.md.");
     app.callback([&] {
         if (!table && command.config.empty()) throw CLI::RequiredError("--config");
         choice.run = [&](Communicator& world) {
