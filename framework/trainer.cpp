@@ -166,6 +166,7 @@ std::vector<Batch> TrainingRun::micro_batches() const {
 }
 
 StepOutcome TrainingRun::take_step() {
+    model_.take_exposed_seconds();  // what ranks waited between steps, as in an evaluation
     const auto start = Clock::now();
     StepOutcome outcome;
     outcome.lr = learning_rate(schedule_, state_.step, config_.steps);

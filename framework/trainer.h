@@ -47,7 +47,7 @@ class TrainableModel {
     virtual double data_parallel_mean(double value) = 0;
 
     // Seconds since the last call in which this rank had nothing to do but wait for others (on CUDA its
-    // GPU); called after the step's numbers have been read.
+    // GPU); called before a step, and after its numbers have been read.
     virtual double take_exposed_seconds() { return 0.0; }
 
     // Per-layer, per-head numbers gathered since the last call, over all ranks. Collective.

@@ -130,7 +130,10 @@ void run_train(const TrainCommand& command, Communicator& world) {
     log_info(compact_text(config));
 
     const ProcessGrid grid(world, config.parallel, config.device);
-    for (Communicator* group : {&grid.tensor(), &grid.data()}) group->set_timing(true);
+    Communicator& kv_replicas = grid.kv_replicas(config.model.attention.num_kv_heads);
+    for (Communicator* group : {&grid.tensor(), &grid.data(), &kv_replicas}) {
+        group->set_timing(true);
+    }
     const DeviceMemory memory = memory_of(config.device);
     check_memory(config, world.size(), memory);
     const MemoryPlan plan = plan_memory(config, world.size());

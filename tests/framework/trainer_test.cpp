@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <utility>
 
 #include "framework/checkpoint.h"
 #include "framework/safetensors.h"
@@ -42,11 +43,13 @@ class BigramTable : public TrainableModel {
                           bool,
                           const Tensor& loss) override {
         seen.push_back(batch.tokens.clone());
+        waited_ += wait_of_pass;
         *loss.data<double>() += loss_scale * pass(batch, loss_scale);
         if (spoil && spoil(static_cast<int>(seen.size()))) table_.grad.data<float>()[5] = NAN;
     }
     double evaluate(const Batch& batch) override {
         evaluated.push_back(batch.tokens.clone());
+        waited_ += wait_of_pass;
         return pass(batch, 0.0);
     }
     void reduce_numbers(const Tensor& numbers) override {
@@ -58,6 +61,7 @@ class BigramTable : public TrainableModel {
         return std::sqrt(sum);
     }
     double data_parallel_mean(double value) override { return value; }
+    double take_exposed_seconds() override { return std::exchange(waited_, 0.0); }
     std::vector<MetricTable> head_metrics() override {
         return {{"max_logit", 1, 2, {1.5f, 2.5f}}, {"entropy", 1, 2, {0.5f, 1.5f}}};
     }
@@ -90,6 +94,7 @@ class BigramTable : public TrainableModel {
     std::function<bool(int)> spoil;       // whether forward_backward call n (from 1) goes wrong
     int located = 0;                      // micro-batches looked through
     int size = 256;                       // as the description says
+    double wait_of_pass = 0.0;  // seconds for other ranks, forward and backward or forward
 
   private:
     double pass(const Batch& batch, double loss_scale) {
@@ -113,6 +118,7 @@ class BigramTable : public TrainableModel {
 
     int rank_, ranks_;
     bool main_;
+    double waited_ = 0.0;
     Parameter table_;
     ParameterBuckets buckets_;
     ParameterList parameters_;
@@ -394,6 +400,26 @@ TEST_F(TrainerTest, RecordsEveryNumberOfARun) {
     EXPECT_EQ(records.back().scalars[6].second, 1.0);  // the mean head
     ASSERT_EQ(records.back().tables.size(), 2u);
     EXPECT_EQ(records.back().tables[0].values, (std::vector<float>{1.5f, 2.5f}));
+}
+
+TEST_F(TrainerTest, CountsAsExposedOnlyWhatAStepWaited) {
+    BigramTable model;
+    model.wait_of_pass = 0.25;
+    config_.steps = 3;
+    config_.micro_batch_size = 4;
+    config_.eval_interval = 1;
+    run(model, "run");
+    const auto records = read_metrics(files_.file("run") + "/metrics.jsonl");
+    ASSERT_EQ(records.size(), 3u);
+    for (const auto& record : records) {
+        double rate = 0.0, exposed = 0.0;
+        for (const auto& [name, value] : record.scalars) {
+            if (name == "tokens_per_second") rate = value;
+            if (name == "exposed_communication") exposed = value;
+        }
+        const double seconds = static_cast<double>(config_.batch_size * config_.seq_len) / rate;
+        EXPECT_NEAR(exposed * seconds, 2 * model.wait_of_pass, 1e-6) << "step " << record.step;
+    }
 }
 
 TEST_F(TrainerTest, LeavesFilesToTheMainRank) {
