@@ -84,4 +84,11 @@ void check_memory(const RunConfig& config, int world_size, const DeviceMemory& m
     log_warning(text);
 }
 
+std::size_t total_with_graphs(const RunConfig& config, int world_size) {
+    const auto data_parallel = static_cast<int>(world_size / config.parallel.tensor_parallel);
+    const std::size_t graphs = config.trainer.accumulation(data_parallel) > 1 ? 2 : 1;
+    const MemoryPlan plan = plan_memory(config, world_size);
+    return plan.total() + graphs * plan.passes();
+}
+
 }  // namespace evenkeel

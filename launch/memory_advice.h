@@ -21,4 +21,8 @@ std::string what_fits(const RunConfig& config, int world_size, std::size_t avail
 // memory is a guess, gets a warning. `memory` zero: not known, nothing happens.
 void check_memory(const RunConfig& config, int world_size, const DeviceMemory& memory);
 
+// What the plan becomes where passes are recorded as graphs (LanguageModel::set_graphs), which keep memory of
+// their own: one for a step's last micro-batch, one for those before, beside what passes outside of them take.
+std::size_t total_with_graphs(const RunConfig& config, int world_size);
+
 }  // namespace evenkeel

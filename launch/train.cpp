@@ -50,6 +50,19 @@ void report_memory(const MemoryPlan& plan, Device device) {
     log_warning(text + ": more than 5 % apart");
 }
 
+// Whether passes are to be recorded. The same on all ranks: NCCL wants an operation in a graph on all or none.
+bool records_graphs(const RunConfig& config, const ProcessGrid& grid, const DeviceMemory& memory) {
+    if (config.device == Device::kCpu || !config.cuda_graphs) return false;
+    if (!grid.tensor().fits_graphs() || !grid.data().fits_graphs()) return false;
+    Communicator& world = grid.world();
+    const std::size_t taken = total_with_graphs(config, world.size());
+    const bool lacks_room = memory.total > 0 && taken > memory.free;
+    if (world.all_reduce_scalar(lacks_room ? 1.0 : 0.0, ReduceOp::kMax) == 0.0) return true;
+    log_info(concat("graphs  none: with them training would take ", bytes_text(taken),
+                    " a rank, more than a GPU has free"));
+    return false;
+}
+
 void print_outcome(const TrainResult& result, const ByteDataset& data, const std::string& sample) {
     log_info(concat("\nvalidation loss  ", format("%.4f", result.validation_loss),
                     " nats/byte\nbigram entropy   ", format("%.4f", data.bigram_entropy()),
@@ -87,15 +100,19 @@ void write_run_report(const std::string& run) {
     log_info("report      " + std::filesystem::absolute(write_report({run, "", ""})).string());
 }
 
-void train_model(RunConfig& config, const ProcessGrid& grid, const MemoryPlan& plan) {
+void train_model(RunConfig& config,
+                 const ProcessGrid& grid,
+                 const MemoryPlan& plan,
+                 const DeviceMemory& memory) {
     // Not the default stream: its work can't be recorded as a graph.
     std::optional<Stream> stream;
     std::optional<StreamScope> scope;
     if (config.device == Device::kCuda) scope.emplace(stream.emplace());
     const ByteDataset data(config.data, config.trainer.seq_len);
     log_info(describe(config, grid, data) + "\nmemory  planned for each rank\n" + to_text(plan));
+    const bool graphs = records_graphs(config, grid, memory);
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
-    model.set_graphs(config.cuda_graphs);
+    model.set_graphs(graphs);
 
     const auto after_step = [&](std::int64_t steps) {
         if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());
@@ -138,7 +155,7 @@ void run_train(const TrainCommand& command, Communicator& world) {
     check_memory(config, world.size(), memory);
     const MemoryPlan plan = plan_memory(config, world.size());
     try {
-        train_model(config, grid, plan);
+        train_model(config, grid, plan, memory);
     } catch (const OutOfMemory& error) {
         // Something else needs what the plan has left free: advise what takes less than the plan.
         const std::size_t less = std::min(memory.free, plan.total()) - 1;

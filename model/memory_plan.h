@@ -51,9 +51,10 @@ struct MemoryPlan {
     std::size_t workspace = 0;
 
     std::size_t parameters() const { return values + masters + gradients + moments; }
+    std::size_t passes() const { return saved + loss + backward; }  // between forward and backward
     // Of all tensors: what Buffer::peak_bytes shows.
     std::size_t peak() const {
-        return parameters() + tables + saved + loss + backward + communication;
+        return parameters() + tables + passes() + communication;
     }
     std::size_t total() const { return peak() + workspace; }
 };

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <string>
+#include <vector>
 
 #include "framework/device_memory.h"
 #include "launch/commands.h"
+#include "launch/memory_advice.h"
 #include "tests/support/run_files.h"
 #include "tests/support/temporary_directory.h"
 
@@ -31,6 +34,38 @@ TEST(TrainOnASmallGpu, IsRefusedBeforeAnythingIsAllocated) {
         EXPECT_NE(got.find("; trainer.micro_batch_size=2 fits"), std::string::npos) << got;
     }
     unsetenv("EVENKEEL_EMULATOR_MEMORY");
+}
+
+// Graphs keep what their passes make; evaluation, and the search for a value that is not finite, make it again.
+TEST(TrainOnAFullGpu, RecordsNoGraphsThatLeaveNoRoom) {
+    const testing::TemporaryDirectory files;
+    testing::write_text(files.file("text"), 5000);
+    const auto world = make_single_communicator();
+    TrainCommand command{
+        std::string(EVENKEEL_SOURCE_DIR) + "/configs/tiny.json",
+        {"device=cuda", "data.path=" + files.file("text"), "model.type=bf16", "model.num_layers=1",
+         "model.width=64", "model.attention.num_heads=1", "model.attention.num_kv_heads=1",
+         "model.attention.head_dim=64", "trainer.batch_size=2", "trainer.micro_batch_size=1",
+         "trainer.seq_len=64", "trainer.eval_sequences=1", "trainer.steps=6",
+         "trainer.stop_at_step=5", "schedule.warmup_steps=1"}};
+    const RunConfig config = load_run_config(command.config, command.overrides);
+    const MemoryPlan plan = plan_memory(config, 1);
+    ASSERT_EQ(total_with_graphs(config, 1), plan.total() + 2 * plan.passes());
+    for (const bool room : {false, true}) {
+        std::vector<std::string>& overrides = command.overrides;
+        overrides.push_back(concat("trainer.run_dir=", files.file(room ? "large" : "small")));
+        Buffer::release_unused(Device::kCuda);
+        const DeviceMemory before = memory_of(Device::kCuda);
+        const std::size_t limit = before.total - before.free + total_with_graphs(config, 1);
+        setenv("EVENKEEL_EMULATOR_MEMORY", std::to_string(room ? limit : limit - 1).c_str(), 1);
+        ::testing::internal::CaptureStderr();
+        EXPECT_NO_THROW(run_train(command, *world));
+        const std::string got = ::testing::internal::GetCapturedStderr();
+        unsetenv("EVENKEEL_EMULATOR_MEMORY");
+        EXPECT_EQ(got.find("graphs  none: with them training would take ") == std::string::npos,
+                  room)
+            << got;
+    }
 }
 
 TEST(TrainOnAGpu, TellsWhatTheFirstStepTook) {
