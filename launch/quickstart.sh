@@ -17,7 +17,7 @@ say "1/5  packages"
 install_missing "${build_packages[@]}" "${run_packages[@]}"
 ready=$SECONDS
 
-say "2/5  build (Release, the evenkeel program only; a minute, or three with CUDA; follow it in build/log.txt)"
+say "2/5  build (Release, the evenkeel program only; two to four minutes on two idle cores; follow it in build/log.txt)"
 mkdir -p build
 generator=(-G Ninja)
 [ -f build/CMakeCache.txt ] && generator=()  # keeps the one that an earlier build chose
