@@ -210,17 +210,21 @@ void TrainingRun::show_progress(const MetricRecord& record, bool last) {
     if (!last && !log_to_terminal() && seconds_since(last_shown_) < 2.0) return;
     last_shown_ = Clock::now();
     std::string line = concat("step ", record.step, "/", config_.steps);
+    bool stays = false;  // on a terminal, where later lines take the place of others
     for (const auto& [name, value] : record.scalars) {
         if (name == "loss") line += "  loss " + fixed(value, 4);
         if (name == "tokens_per_second") line += "  " + fixed(value, 0) + " tokens/s";
         if (name == "exposed_communication") line += "  waits " + fixed(100.0 * value, 1) + " %";
         if (name == "max_logit_max") line += "  max logit " + fixed(value, 2);
         if (name == "entropy_mean") line += "  entropy " + fixed(value, 2);
-        if (name == "validation_loss") line += "  validation loss " + fixed(value, 4);
+        if (name == "validation_loss") {
+            line += "  validation loss " + fixed(value, 4);
+            stays = true;
+        }
     }
     const double per_step = seconds_since(start_) / static_cast<double>(state_.step - first_step_);
     line += "  left " + duration(per_step * static_cast<double>(end_step_ - state_.step));
-    log_progress(line, last);
+    log_progress(line, last || stays);
 }
 
 void TrainingRun::record(const StepOutcome& outcome,

@@ -65,7 +65,9 @@ std::string what_fits(const RunConfig& config, int world_size, std::size_t avail
         if (world % ranks != 0 || !is_valid(fitted)) continue;
         if (!fit_micro_batch(fitted, world, available)) continue;
         const std::string more =
-            world > world_size ? concat(", with ", world, " ranks in all") : "";
+            world > world_size ? concat(", with ", world, " ranks in all",
+                                        config.device == Device::kCpu ? ", on more machines" : "")
+                               : "";
         return settings(fitted, config, world) + more;
     }
     return "no micro-batch and no number of tensor-parallel ranks makes it fit: shorten "
@@ -77,10 +79,11 @@ void check_memory(const RunConfig& config, int world_size, const DeviceMemory& m
     if (memory.total == 0 || planned <= memory.free) return;
     const std::string text =
         concat("memory: training takes ", bytes_text(planned), " a rank, and ",
-               config.device == Device::kCuda ? "its GPU" : "this machine", " has ",
+               config.device == Device::kCuda ? "its GPU" : "its share of this machine", " has ",
                bytes_text(memory.free), " free of ", bytes_text(memory.total), "; ",
                what_fits(config, world_size, memory.free));
-    if (config.device == Device::kCuda) throw_error(ErrorCode::kConfig, "train", text);
+    const bool impossible = config.device == Device::kCuda || planned > memory.total;
+    if (impossible) throw_error(ErrorCode::kConfig, "train", text);
     log_warning(text);
 }
 

@@ -17,8 +17,9 @@ MemoryPlan plan_memory(const RunConfig& config, int world_size);
 // a smaller micro-batch that divides what a rank sees of a step, or else more tensor-parallel ranks.
 std::string what_fits(const RunConfig& config, int world_size, std::size_t available);
 
-// Before anything is allocated: throws kConfig where a GPU's memory is less than the plan; the CPU, whose free
-// memory is a guess, gets a warning. `memory` zero: not known, nothing happens.
+// Before anything is allocated: throws kConfig where a GPU's free memory, or a machine's whole, is less than the
+// plan. What is free on a machine is a guess, so less of that than planned is a warning. `memory` is the share
+// of this rank where several have it in common; zero: not known, nothing happens.
 void check_memory(const RunConfig& config, int world_size, const DeviceMemory& memory);
 
 // What the plan becomes where passes are recorded as graphs (LanguageModel::set_graphs), which keep memory of

@@ -1,5 +1,6 @@
 #include "launch/saved_run.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -44,6 +45,10 @@ SavedRun open_saved_run(const std::string& path,
                         config.string(), " is missing");
     run.config = load_run_config(config.string(), overrides);
     fit_to_ranks(run.config.parallel, overrides, world_size);
+    // Nothing is trained, so the batch of a step need not be divisible among these ranks.
+    run.config.trainer.batch_size =
+        run.config.trainer.micro_batch_size *
+        std::max<std::int64_t>(world_size / run.config.parallel.tensor_parallel, 1);
     run.checkpoint = is_checkpoint
                          ? directory.string()
                          : CheckpointStore((run_directory / "checkpoints").string(), 0).latest();

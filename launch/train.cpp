@@ -139,6 +139,15 @@ void train_model(RunConfig& config,
     write_run_report(config.trainer.run_dir);
 }
 
+// This rank's part of what the ranks of a node have in common: the machine, or a GPU that several use.
+DeviceMemory share_of_memory(const RunConfig& config, Communicator& world) {
+    const int ranks = world.on_node().size;
+    const int devices = device_count(config.device);
+    const auto sharing = static_cast<std::size_t>((ranks + devices - 1) / devices);
+    const DeviceMemory memory = memory_of(config.device);
+    return {memory.free / sharing, memory.total / sharing};
+}
+
 }  // namespace
 
 void run_train(const TrainCommand& command, Communicator& world) {
@@ -151,7 +160,7 @@ void run_train(const TrainCommand& command, Communicator& world) {
     for (Communicator* group : {&grid.tensor(), &grid.data(), &kv_replicas}) {
         group->set_timing(true);
     }
-    const DeviceMemory memory = memory_of(config.device);
+    const DeviceMemory memory = share_of_memory(config, world);
     check_memory(config, world.size(), memory);
     const MemoryPlan plan = plan_memory(config, world.size());
     try {

@@ -69,10 +69,13 @@ TEST(MemoryAdviceTest, RefusesARunThatAGpuCannotHold) {
     EXPECT_NE(got.find("trainer.micro_batch_size=12 fits"), std::string::npos) << got;
 }
 
-TEST(MemoryAdviceTest, OnlyWarnsOfTheCpu) {
+TEST(MemoryAdviceTest, WarnsOfWhatIsFreeOnTheCpuAndRefusesWhatNeverFits) {
     RunConfig config = large_run();
     config.device = Device::kCpu;
-    EXPECT_EQ(complaint(config, 1, {1 << 20, 1 << 30}), "");
+    const std::size_t need = plan_memory(config, 1).total();
+    EXPECT_EQ(complaint(config, 1, {need / 2, need}), "");
+    const std::string got = complaint(config, 1, {need / 2, need - 1});
+    EXPECT_NE(got.find("its share of this machine has"), std::string::npos) << got;
 }
 
 }  // namespace

@@ -33,6 +33,10 @@ TEST(RanksTest, TwoRanksTrainLikeOne) {
     const Outcome alone = run_evenkeel("eval " + two);  // on one rank, what two have trained
     EXPECT_EQ(alone.status, 0) << alone.output;
     EXPECT_EQ(count(alone.output, "validation loss  "), 1u) << alone.output;
+    // More ranks than the step's batch could be shared by.
+    const Outcome four = run_ranks("-np 4 " EVENKEEL_PROGRAM " eval " + two);
+    EXPECT_EQ(four.status, 0) << four.output;
+    EXPECT_EQ(count(four.output, "validation loss  "), 1u) << four.output;
     const Outcome report = run_evenkeel("report " + two + " --compare " + one);
     const std::string words = "largest relative difference over 4 steps: ";
     const std::size_t at = report.output.find(words);
