@@ -46,6 +46,8 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
     CLI::App& app = *program.add_subcommand("train", "Train a model from a configuration file");
     app.add_option("--config", command.config, "JSON configuration")->type_name("FILE");
     add_overrides(app, command.overrides);
+    app.add_flag("--plan", command.plan,
+                 "Print what memory each rank will take and end; needs no ranks, GPUs or text");
     app.add_flag("--print-config-table", table, "Print every setting as a Markdown table and end");
     app.footer(
         "Examples:\n"
@@ -55,7 +57,8 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
         "--set trainer.run_dir=runs/a\n"
         "  evenkeel train --config configs/tiny.json --set trainer.resume=true\n"
         "  mpirun -np 8 --bind-to none evenkeel train --config configs/8b_8gpu.json "
-        "--set data.path=TEXT\n\n"
+        "--set data.path=TEXT\n"
+        "  evenkeel train --config configs/8b_8gpu.json --plan --set trainer.micro_batch_size=4\n\n"
         "The run directory (trainer.run_dir) gets config.json, metrics.jsonl, TensorBoard event "
         "files,\n"
         "checkpoints/, summary.json and report.html.\n\n"

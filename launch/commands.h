@@ -14,6 +14,7 @@ namespace evenkeel {
 struct TrainCommand {
     std::string config;                  // --config FILE
     std::vector<std::string> overrides;  // --set path=value
+    bool plan = false;                   // --plan: only print what memory each rank would take
 };
 // Trains (collective over world), then prints what was reached and writes the run's report.
 void run_train(const TrainCommand& command, Communicator& world);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -139,6 +140,18 @@ void train_model(RunConfig& config,
     write_run_report(config.trainer.run_dir);
 }
 
+// For the ranks that the configuration asks for; one copy of the model where it leaves their number open.
+void print_plan(const RunConfig& config) {
+    const ParallelConfig& parallel = config.parallel;
+    const auto ranks = static_cast<int>(parallel.tensor_parallel *
+                                        std::max<std::int64_t>(parallel.data_parallel, 1));
+    config.validate(ranks);
+    std::cout << grouped(parameter_count(config.model)) << " parameters on " << ranks
+              << " rank(s), tensor parallel " << parallel.tensor_parallel
+              << "; memory of each rank, " << name_of(config.device) << "\n"
+              << to_text(plan_memory(config, ranks)) << "\n";
+}
+
 // This rank's part of what the ranks of a node have in common: the machine, or a GPU that several use.
 DeviceMemory share_of_memory(const RunConfig& config, Communicator& world) {
     const int ranks = world.on_node().size;
@@ -152,6 +165,10 @@ DeviceMemory share_of_memory(const RunConfig& config, Communicator& world) {
 
 void run_train(const TrainCommand& command, Communicator& world) {
     RunConfig config = load_run_config(command.config, command.overrides);
+    if (command.plan) {
+        if (world.rank() == 0) print_plan(config);
+        return;
+    }
     config.validate(world.size());
     log_info(compact_text(config));
 

@@ -287,5 +287,19 @@ TEST(CliTest, RunIsNotOverwrittenButGoesOnWhenAsked) {
     EXPECT_TRUE(fs::exists(checkpoint_of(tiny, 4)));
 }
 
+TEST(CliTest, PlansMemoryWithoutRanksGpusOrText) {
+    const Outcome outcome =
+        run_evenkeel("train --plan --config " EVENKEEL_SOURCE_DIR "/configs/8b_8gpu.json");
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find(" parameters on 8 rank(s), tensor parallel 4;"),
+              std::string::npos)
+        << outcome.output;
+    EXPECT_NE(outcome.output.find("\n  in all "), std::string::npos) << outcome.output;
+    const Outcome bad =
+        run_evenkeel("train --plan --set parallel.tensor_parallel=5 --config " EVENKEEL_SOURCE_DIR
+                     "/configs/8b_8gpu.json");
+    EXPECT_EQ(bad.status, 2) << bad.output;
+}
+
 }  // namespace
 }  // namespace evenkeel::testing
