@@ -28,8 +28,15 @@ void add_chunks(ParameterBucket& bucket, const Parameter& parameter, std::int64_
 void allocate(ParameterBucket& bucket, Device device) {
     const MemoryScope scope(bucket.parameters.front()->name,
                             " and what follows it (weights, gradients, moments)");
+    constexpr std::int64_t kAlignment = ParameterBucket::kAlignment;
     std::int64_t elements = 0;
-    for (const Parameter* parameter : bucket.parameters) elements += local_elements(*parameter);
+    for (const Parameter* parameter : bucket.parameters) {
+        if (!parameter->joins_previous) {
+            elements = (elements + kAlignment - 1) / kAlignment * kAlignment;
+        }
+        bucket.begins.push_back(elements);
+        elements += local_elements(*parameter);
+    }
     const DType dtype = bucket.parameters.front()->dtype;
     const auto zeros = [&](DType type) { return Tensor::zeros({elements}, type, device); };
     bucket.master = zeros(DType::kFloat32);
@@ -38,10 +45,10 @@ void allocate(ParameterBucket& bucket, Device device) {
     bucket.exp_avg = zeros(DType::kFloat32);
     bucket.exp_avg_sq = zeros(DType::kFloat32);
 
-    std::int64_t begin = 0;
-    for (Parameter* parameter : bucket.parameters) {
+    for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
+        Parameter* const parameter = bucket.parameters[i];
         const Shape shape = parameter->local_shape();
-        const std::int64_t end = begin + num_elements(shape);
+        const std::int64_t begin = bucket.begins[i], end = begin + num_elements(shape);
         const auto part = [&](const Tensor& flat) { return flat.slice(0, begin, end).view(shape); };
         parameter->value = part(bucket.value);
         parameter->master = part(bucket.master);
@@ -49,7 +56,6 @@ void allocate(ParameterBucket& bucket, Device device) {
         parameter->exp_avg = part(bucket.exp_avg);
         parameter->exp_avg_sq = part(bucket.exp_avg_sq);
         add_chunks(bucket, *parameter, begin);
-        begin = end;
     }
     if (device != Device::kCuda) return;
     const auto count = static_cast<std::int64_t>(bucket.chunks.size());

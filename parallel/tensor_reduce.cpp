@@ -45,13 +45,13 @@ void GradientReducer::start(std::size_t index) {
     std::int64_t begin = 0, end = 0;
     for (std::size_t i = 0; i < bucket.parameters.size(); ++i) {
         const GradientSum sum = bucket.parameters[i]->gradient_sum;
-        end += bucket.parameters[i]->grad.numel();
+        end = bucket.begins[i] + bucket.parameters[i]->grad.numel();
         const bool last = i + 1 == bucket.parameters.size();
         if (!last && bucket.parameters[i + 1]->gradient_sum == sum) continue;
         if (Communicator* group = group_of(sum); group != nullptr && end > begin) {
             group->all_reduce(bucket.grad.slice(0, begin, end), ReduceOp::kSum);
         }
-        begin = end;
+        if (!last) begin = bucket.begins[i + 1];
     }
     if (grid_.dp_size() == 1 || end == 0) return;
     pending_.push_back(grid_.data().start_all_reduce(bucket.grad, ReduceOp::kMean));

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -79,6 +81,38 @@ TEST_P(ParameterBucketsTest, JoinedParametersAreOneMatrix) {
     EXPECT_THROW(Tensor::joined(list[0].value, list[1].value), Error) << "another bucket";
 }
 
+TEST_P(ParameterBucketsTest, ParametersOfAnySizeAreAlignedAndSkipTheGaps) {
+    const auto whole = Sharding::replicated(0, 1);
+    std::vector<Parameter> list = {declare_parameter("a", {71}, whole, DType::kFloat32),
+                                   declare_parameter("b", {3}, whole, DType::kFloat32),
+                                   declare_parameter("c", {64}, whole, DType::kFloat32),
+                                   matrix("d", 1),
+                                   matrix("e", 2),
+                                   matrix("f", 1, true)};
+    const ParameterBuckets buckets(pointers_to(list), device());
+    ASSERT_EQ(buckets.list().size(), 2u);
+    EXPECT_EQ(buckets.list()[0].begins, (std::vector<std::int64_t>{0, 72, 80}));
+    EXPECT_EQ(buckets.list()[1].begins, (std::vector<std::int64_t>{0, 8, 16}));
+    for (const Parameter& p : list) {
+        for (const Tensor& t : {p.value, p.master, p.grad, p.exp_avg, p.exp_avg_sq}) {
+            EXPECT_EQ(reinterpret_cast<std::uintptr_t>(t.raw()) % 16, 0u) << p.name;
+            t.fill(1.0f);
+        }
+    }
+    for (const ParameterBucket& bucket : buckets.list()) {
+        double elements = 0.0, sum = 0.0;
+        for (const Parameter* p : bucket.parameters)
+            elements += static_cast<double>(p->grad.numel());
+        for (const double value : to_doubles(on_cpu(bucket.grad))) sum += value;
+        EXPECT_EQ(sum, elements) << "gaps hold zeros";
+        std::size_t parameter = 0;
+        for (const ParameterChunk& chunk : bucket.chunks) {
+            EXPECT_EQ(chunk.begin, bucket.begins[parameter]);
+            EXPECT_EQ(chunk.count, bucket.parameters[parameter++]->grad.numel());
+        }
+    }
+}
+
 TEST_P(ParameterBucketsTest, KindsOfSumsAndTypesHaveBucketsOfTheirOwn) {
     const auto whole = Sharding::replicated(0, 2);
     std::vector<Parameter> list = {declare_parameter("norm", {8}, whole, DType::kFloat32),
@@ -103,6 +137,7 @@ TEST_P(ParameterBucketsTest, ChunksCoverEachParameterAlone) {
     ASSERT_EQ(bucket.chunks.size(), 4u);
     std::int64_t at = 0;
     for (const ParameterChunk& chunk : bucket.chunks) {
+        if (&chunk == &bucket.chunks.back()) at = bucket.begins[1];
         EXPECT_EQ(chunk.begin, at);
         at += chunk.count;
     }
