@@ -23,7 +23,7 @@ using testing::step_numbers;
 using testing::to_doubles;
 
 // Sizes that no vector divides, alone in a chunk and around its end, of both types, with decay and
-// without, owned and not.
+// without, owned and not, and joined to another of odd size, so that no vector begins where they do.
 struct Model {
     std::vector<Parameter> parameters;
     ParameterBuckets buckets;
@@ -35,10 +35,12 @@ struct Model {
                                 {13}};
         int i = 0;
         for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
-            for (const Shape& shape : shapes) {
+            for (std::size_t s = 0; s < std::size(shapes); ++s) {
+                const Shape& shape = shapes[s];
                 Sharding sharding = Sharding::replicated(i % 3 == 1 ? 1 : 0, 2);
                 parameters.push_back(declare_parameter(concat("p", i), shape, sharding, dtype));
                 parameters.back().weight_decay = i % 2 == 0;
+                parameters.back().joins_previous = s == 1 || s == 5;
                 ++i;
             }
         }
