@@ -194,8 +194,9 @@ Tensor Tensor::joined(const Tensor& first, const Tensor& second) {
     if (!shape.empty()) shape[0] = first.size(0);
     check_shape(kOp, "first", first, shape);
     check_dtype(kOp, "second", second, first.dtype_);
-    EVENKEEL_CHECK(first.buffer_ == second.buffer_ && first.offset_ + first.numel() == second.offset_,
-                   kOp, "second: got a tensor elsewhere, want one that lies directly behind the first");
+    EVENKEEL_CHECK(
+        first.buffer_ == second.buffer_ && first.offset_ + first.numel() == second.offset_, kOp,
+        "second: got a tensor elsewhere, want one that lies directly behind the first");
     Tensor result = first;
     result.shape_[0] += second.size(0);
     return result;

@@ -53,9 +53,7 @@ struct MemoryPlan {
     std::size_t parameters() const { return values + masters + gradients + moments; }
     std::size_t passes() const { return saved + loss + backward; }  // between forward and backward
     // Of all tensors: what Buffer::peak_bytes shows.
-    std::size_t peak() const {
-        return parameters() + tables + passes() + communication;
-    }
+    std::size_t peak() const { return parameters() + tables + passes() + communication; }
     std::size_t total() const { return peak() + workspace; }
 };
 

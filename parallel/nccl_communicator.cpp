@@ -447,7 +447,7 @@ class NcclCommunicator final : public Communicator {
     std::vector<int> free_marks_;
     std::deque<Operation> in_flight_;
     Clock::time_point progress_{};  // when an operation was last seen to be done
-    bool in_graphs_ = false;  // there may be more in flight than in_flight_ knows
+    bool in_graphs_ = false;        // there may be more in flight than in_flight_ knows
     std::vector<std::unique_ptr<Exposure>> exposures_;
     std::size_t exposures_used_ = 0;
 };

@@ -17,8 +17,8 @@ using testing::entry;
 using testing::file_of;
 using testing::gaussian;
 using testing::little_endian;
-using testing::same_bits;
 using testing::SafetensorsTest;
+using testing::same_bits;
 
 // ---- Reading ---------------------------------------------------------------------------------------
 
