@@ -1,6 +1,7 @@
 #include "attention/flash_attention.h"
 
 #include <initializer_list>
+#include <iterator>
 
 #include "attention/cpu/flash_attention.h"
 #include "attention/cuda/flash_attention.h"
@@ -97,6 +98,14 @@ void check_mask(const char* op,
     }
 }
 
+// A number a query head.
+void check_heads(const char* op, const char* name, const Tensor& x, const Tensor& q) {
+    check_shape(op, name, x, {q.size(2)});
+    check_dtype(op, name, x, DType::kFloat32);
+    check_device(op, name, x, q);
+    EVENKEEL_CHECK(x.is_contiguous(), op, name, ": want a contiguous tensor");
+}
+
 void check_inputs(const char* op,
                   const Tensor& q,
                   const Tensor& k,
@@ -126,6 +135,12 @@ void check_inputs(const char* op,
     EVENKEEL_CHECK(scale == 0.0 || (scale >= kLeastScale && scale <= kMostScale), op,
                    "softmax_scale: got ", scale, ", want 0 (for 1 / sqrt(D)) or a number from ",
                    kLeastScale, " to ", kMostScale);
+    EVENKEEL_CHECK(
+        options.softcap == 0.0 || (options.softcap > 0.0 && options.softcap <= kMostScale), op,
+        "softcap: got ", options.softcap, ", want a positive number, or 0 for none");
+    EVENKEEL_CHECK(options.softcap == 0.0 && !options.sink.defined(), op,
+                   "softcap and sink: have no kernels yet, want none");
+    if (options.sink.defined()) check_heads(op, "sink", options.sink, q);
     check_mask(op, options.mask, B, T, S);
 }
 
@@ -142,8 +157,13 @@ void flash_attention_forward(const Tensor& q,
     check_inputs(op, q, k, v, options, out, lse);
     check_apart(op, {{"out", out}}, {{"q", q}, {"k", k}, {"v", v}});
     if (stats) {
-        stats->max_logit = Tensor::uninitialized({q.size(2)}, DType::kFloat32, q.device());
-        stats->entropy = Tensor::uninitialized({q.size(2)}, DType::kFloat32, q.device());
+        Tensor* const all[] = {&stats->max_logit, &stats->max_logit_uncapped, &stats->entropy,
+                               &stats->entropy_share, &stats->saturation};
+        const Tensor table =
+            Tensor::zeros({std::ssize(all), q.size(2)}, DType::kFloat32, q.device());
+        for (std::int64_t i = 0; i < std::ssize(all); ++i) {
+            *all[i] = table.slice(0, i, i + 1).view({q.size(2)});
+        }
     }
     if (q.device() == Device::kCuda) {
         cuda::flash_attention_forward(q, k, v, options, out, lse, stats);
@@ -161,19 +181,24 @@ void flash_attention_backward(const Tensor& q,
                               const AttentionOptions& options,
                               const Tensor& dq,
                               const Tensor& dk,
-                              const Tensor& dv) {
+                              const Tensor& dv,
+                              const Tensor& dsink) {
     const char* op = "flash_attention_backward";
     check_inputs(op, q, k, v, options, out, lse);
     check_rows(op, "dout", dout, q.shape(), q);
     check_rows(op, "dq", dq, q.shape(), q);
     check_rows(op, "dk", dk, k.shape(), q);
     check_rows(op, "dv", dv, k.shape(), q);
+    if (dsink.defined()) {
+        EVENKEEL_CHECK(options.sink.defined(), op, "dsink: got one without a sink");
+        check_heads(op, "dsink", dsink, q);
+    }
     check_apart(op, {{"dq", dq}, {"dk", dk}, {"dv", dv}},
                 {{"q", q}, {"k", k}, {"v", v}, {"out", out}, {"dout", dout}});
     if (q.device() == Device::kCuda) {
-        cuda::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
+        cuda::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv, dsink);
     } else {
-        cpu::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv);
+        cpu::flash_attention_backward(q, k, v, out, lse, dout, options, dq, dk, dv, dsink);
     }
 }
 

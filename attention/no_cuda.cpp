@@ -30,6 +30,7 @@ void flash_attention_backward(const Tensor&,
                               const AttentionOptions&,
                               const Tensor&,
                               const Tensor&,
+                              const Tensor&,
                               const Tensor&) {
     throw_not_built("flash_attention_backward");
 }

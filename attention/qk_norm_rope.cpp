@@ -88,6 +88,8 @@ void check_rotation(const char* op,
                     const Tensor& positions,
                     const QkNormRopeOptions& options) {
     const std::int64_t B = x.size(0), T = x.size(1), D = x.size(3);
+    EVENKEEL_CHECK(options.norm <= QkNormKind::kRms && !options.token_statistic, op,
+                   "norm: got a kind that has no kernel yet, want rms or none");
     EVENKEEL_CHECK(options.eps >= 0.0 && std::isfinite(options.eps), op, "eps: got ", options.eps,
                    ", want 0 or more");
     EVENKEEL_CHECK(std::isfinite(options.gain_offset), op, "gain_offset: got ", options.gain_offset,
@@ -136,9 +138,10 @@ void check_part(const char* op,
     check_dtype(op, name("x").c_str(), x, first.dtype());
     check_device(op, name("x"), x, first.device());
     check_rows(op, name("x"), x, x);
-    if (options.norm) check_floats(op, name("rstd"), rstd, {B, T, N}, x.device());
+    const bool norm = options.norm != QkNormKind::kNone;
+    if (norm) check_floats(op, name("rstd"), rstd, {B, T, N}, x.device());
     if (gain.defined()) {
-        EVENKEEL_CHECK(options.norm, op, name("gain"), ": got one without norm, want none");
+        EVENKEEL_CHECK(norm, op, name("gain"), ": got one without norm, want none");
         check_floats(op, name("gain"), gain, gain.rank() == 1 ? Shape{D} : Shape{N, D}, x.device());
         check_alignment(op, name("gain"), gain);
     }
@@ -179,8 +182,8 @@ void qk_norm_rope_forward(std::span<const QkNormRopePart> parts,
         const Names name(i, parts.size());
         check_part(kOp, name, first, x, gain, rstd, options);
         check_rows(kOp, name("y"), y, x);
-        EVENKEEL_CHECK(!options.norm || x.numel() == 0 || y.raw() != x.raw(), kOp, name("y"),
-                       ": got x itself, which backward needs, want other memory");
+        EVENKEEL_CHECK(options.norm == QkNormKind::kNone || x.numel() == 0 || y.raw() != x.raw(),
+                       kOp, name("y"), ": got x itself, which backward needs, want other memory");
         check_apart(kOp, name("y"), y, name("x"), x);
         elements += x.numel();
     }
@@ -215,7 +218,7 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
     const Tensor& first = check_first(kOp, parts);
     std::int64_t elements = 0;
     for (std::size_t i = 0; i < parts.size(); ++i) {
-        const auto& [dy, x, gain, rstd, dx, dgain] = parts[i];
+        const auto& [dy, x, gain, rstd, dx, dgain, mean] = parts[i];
         const Names name(i, parts.size());
         check_part(kOp, name, first, x, gain, rstd, options);
         check_rows(kOp, name("dy"), dy, x);
@@ -241,7 +244,7 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
     if (elements == 0) return;
     switch (first.device()) {
         case Device::kCpu:
-            for (const auto& [dy, x, gain, rstd, dx, dgain] : parts) {
+            for (const auto& [dy, x, gain, rstd, dx, dgain, mean] : parts) {
                 if (x.numel() == 0) continue;
                 cpu::qk_norm_rope_backward(dy, x, gain, rstd, rope, positions, options, dx, dgain);
             }

@@ -1,10 +1,14 @@
-// QK normalisation fused with rotary embedding: y = R_t( gain * x / rms(x) ), with
-// rms(x) = sqrt(mean(x^2) + eps) over the D channels of each head by itself. Norm first, then
-// rotation. Statistic, gain and rotation are fp32 whatever the storage type, with one rounding at
-// the end. (RMSNorm: Zhang and Sennrich 2019; on q and k: Dehghani et al. 2023, Wortsman et al.
-// 2023.)
+// QK normalisation fused with rotary embedding: y = R_t( gain * u ), with u the normalised row of one
+// head. Norm first, then rotation. Statistic, gain and rotation are fp32 whatever the storage type,
+// with one rounding at the end. u by QkNormKind:
+//   kRms        x / sqrt(mean(x^2) + eps)              (RMSNorm: Zhang and Sennrich 2019, eq. 4; on q
+//                                                       and k: Wortsman et al. 2023, section 3.1)
+//   kL2         x / sqrt(sum(x^2) + eps)               (Henry et al. 2020, eq. 4: unit length)
+//   kLayerNorm  (x - mean(x)) / sqrt(var(x) + eps)     (Ba et al. 2016, eq. 3, without bias; on q and
+//                                                       k: Dehghani et al. 2023, section 2)
+// over the D channels of each head by itself. (One statistic for all heads: full_width_norm.h.)
 //
-// The square of a value beyond 1e19 does not fit fp32: rows whose mean square over- or underflows
+// The square of a value beyond 1e19 does not fit fp32: rows whose sum of squares over- or underflows
 // get theirs in double, so that every finite row keeps its direction. An infinity or NaN stays
 // within its row.
 //
@@ -22,18 +26,28 @@
 
 namespace evenkeel {
 
+enum class QkNormKind {
+    kNone,  // rotation only, gain must be undefined ("plain" attention)
+    kRms,
+    kL2,
+    kLayerNorm,
+};
+
 struct QkNormRopeOptions {
-    bool norm = true;          // false: rotation only, gain must be undefined ("plain" attention)
+    QkNormKind norm = QkNormKind::kRms;
     double eps = 1e-6;         // inside the root
     double gain_offset = 0.0;  // 1 for gains stored as gain - 1
+    // kRms only: one statistic a token for all its heads, which the caller has found: rstd [B, T] is an
+    // input, u = x rstd, and backward gets `mean` (full_width_norm.h).
+    bool token_statistic = false;
 };
 
 // The queries or the keys of one call.
 // x [B, T, N, D], any strides with contiguous rows of D (a slice of packed QKV).
 // gain [N, D], or [D] shared by all heads, fp32; undefined: no gain (all ones).
-// y like x, any strides; may not overlap x unless norm is false.
-// rstd [B, T, N] fp32: 1 / rms, for backward (not touched when norm is false; may then be
-// undefined).
+// y like x, any strides; may not overlap x unless norm is kNone.
+// rstd [B, T, N] fp32: 1 / root, the factor that makes u of x (or of x - mean(x)), for backward (not
+// touched when norm is kNone; may then be undefined).
 // A zero row gives zero, with eps 0 too. Every channel of y is written, those that do not turn
 // included.
 struct QkNormRopePart {
@@ -60,12 +74,16 @@ void qk_norm_rope_forward(const Tensor& x,
                           const Tensor& rstd);
 
 // dx from dy (both [B, T, N, D]; dx may alias dy), x and rstd as in forward.
-//   with z = R_t^T dy, u = x rstd:  dgain_c += sum z_c u_c;
-//   dx = rstd ( gain z - u mean(gain z u) )
+//   with z = R_t^T dy:  dgain_c += sum z_c u_c, and
+//   kRms        dx = rstd ( gain z - u mean(gain z u) )
+//   kL2         dx = rstd ( gain z - u sum(gain z u) )
+//   kLayerNorm  dx = rstd ( gain z - mean(gain z) - u mean(gain z u) )
 // dgain like gain, fp32, added to, in a fixed order (the same bits for any number of threads, and
 // on every GPU); undefined when gain is.
+// mean [B, T] fp32, with token_statistic only: what stands in place of mean(gain z u).
 struct QkNormRopeGradientPart {
     Tensor dy, x, gain, rstd, dx, dgain;
+    Tensor mean = {};
 };
 
 void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,

@@ -13,41 +13,15 @@
 #include <memory>
 #include <string>
 
+#include "attention/attention_config.h"
 #include "attention/flash_attention.h"
 #include "attention/qk_norm_rope.h"
 #include "attention/rope.h"
-#include "framework/config.h"
 #include "framework/metrics.h"
 #include "parallel/linear.h"
 #include "parallel/process_grid.h"
 
 namespace evenkeel {
-
-struct QkNormConfig {
-    enum class Kind { kNone, kRms };
-    enum class Gain { kPerHeadChannel, kSharedChannel };
-    Kind kind = Kind::kRms;
-    Gain gain = Gain::kPerHeadChannel;  // [H, D] with the heads, or one [D] replicated on all ranks
-    double eps = 1e-6;
-    double gain_init = 1.0;
-    bool gain_weight_decay = false;
-    void visit_fields(ConfigVisitor& v);
-};
-
-struct AttentionConfig {
-    std::int64_t num_heads = 8;
-    std::int64_t num_kv_heads = 4;
-    std::int64_t head_dim = 32;
-    std::int64_t window = 0;  // sliding window in tokens; 0: none
-    bool causal = true;
-    double softmax_scale = 0.0;  // 0: 1 / sqrt(head_dim)
-    QkNormConfig qk_norm;
-    RopeConfig rope;
-    void visit_fields(ConfigVisitor& v);
-    // Throws kConfig naming the key to change: head counts against each other and against P, head_dim
-    // against the kernels and RoPE, and every number that has no meaning.
-    void validate(std::int64_t tensor_parallel, Device device = Device::kCpu) const;
-};
 
 // What forward keeps for backward.
 struct AttentionSaved {
@@ -99,6 +73,13 @@ class TensorParallelAttention {
     KvCache make_cache(std::int64_t batch, std::int64_t capacity) const;
 
     const AttentionConfig& config() const { return config_; }
+    // Weights by role; gains are undefined where there are none.
+    const Parameter& wq() const { return qkv_->part(0); }
+    const Parameter& wk() const { return qkv_->part(1); }
+    const Parameter& wv() const { return qkv_->part(2); }
+    const Parameter& wo() const { return output_->weight(); }
+    const Parameter& q_gain() const { return q_gain_; }
+    const Parameter& k_gain() const { return k_gain_; }
     std::int64_t local_heads() const { return local_heads_; }
     std::int64_t local_kv_heads() const { return local_kv_heads_; }
     void collect_parameters(ParameterList& list);

@@ -174,6 +174,7 @@ StepOutcome TrainingRun::take_step() {
     // The same numbers on all ranks, so all decide alike.
     adamw_step(model_.buckets(), optimizer_, outcome.lr, config_.clip_norm, numbers_,
                state_.updates + 1);
+    model_.finish_update();
     // On a GPU all of the step has only been asked for so far: this is where the host waits for it.
     const Tensor numbers = numbers_.to(Device::kCpu);
     outcome.loss = numbers.data<double>()[kLossIndex];

@@ -39,6 +39,10 @@ class TrainableModel {
     // Forward only: mean loss of this data-parallel rank's tokens.
     virtual double evaluate(const Batch& batch) = 0;
 
+    // The optimizer has made its step (or, where a number was not finite, has left everything as it was).
+    // Collective; waits for nothing on CUDA.
+    virtual void finish_update() {}
+
     // `numbers` [2] fp64 on the buckets' device holds this rank's loss; on return, on all ranks, the mean
     // loss and the squared L2 norm of the whole gradient, every element of every global tensor counted
     // once. Collective; waits for nothing on CUDA.

@@ -102,7 +102,7 @@ double norm_seconds(const Layer& layer, const AttentionConfig& c) {
         turned_gradients.push_back({dy[i], x[i], {}, {}, dx[i], {}});
     }
     QkNormRopeOptions norm, plain;
-    plain.norm = false;
+    plain.norm = QkNormKind::kNone;
     return median_difference(
         [&] {
             qk_norm_rope_forward(normed, rope, {}, norm);

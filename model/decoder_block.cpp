@@ -12,6 +12,7 @@ DecoderBlock::DecoderBlock(const ProcessGrid& grid,
                            DType type,
                            const std::string& prefix)
     : prefix_(prefix),
+      gated_(config.activation == Activation::kSwiGlu),
       weight_std_(config.init_std),
       // Each of the 2 L residual branches adds variance; dividing by their root keeps the sum's
       // (Radford et al. 2019, section 2.3).
@@ -80,6 +81,16 @@ Tensor DecoderBlock::decode(const Tensor& x, KvCache& cache) {
     Tensor y = feed_forward_.forward(feed_forward_norm_.forward(residual, rstd), unused, nullptr);
     add_in_place(y, residual);
     return y;
+}
+
+LayerWeights DecoderBlock::weights() const {
+    LayerWeights weights{&attention_.wq(), &attention_.wk(), &attention_.wv(), &attention_.wo()};
+    if (!attention_.q_gain().name.empty()) weights.q_gain = &attention_.q_gain();
+    if (!attention_.k_gain().name.empty()) weights.k_gain = &attention_.k_gain();
+    if (gated_) weights.w_gate = &feed_forward_.in(0);
+    weights.w_up = &feed_forward_.in(gated_ ? 1 : 0);
+    weights.w_down = &feed_forward_.down();
+    return weights;
 }
 
 void DecoderBlock::collect_parameters(ParameterList& list) {

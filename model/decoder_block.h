@@ -14,6 +14,7 @@
 #include "model/feed_forward.h"
 #include "model/finite_probe.h"
 #include "model/rms_norm.h"
+#include "model/weight_rule.h"
 
 namespace evenkeel {
 
@@ -52,10 +53,12 @@ class DecoderBlock {
     Tensor decode(const Tensor& x, KvCache& cache);
 
     TensorParallelAttention& attention() { return attention_; }
+    LayerWeights weights() const;
     void collect_parameters(ParameterList& list);
 
   private:
     std::string prefix_;
+    bool gated_;  // the feed-forward layer is
     double weight_std_;
     double output_std_;
     RmsNorm attention_norm_;

@@ -36,6 +36,9 @@ class FeedForward {
     // dy [B, T, C]; adds to parameter gradients; returns dx.
     Tensor backward(const Tensor& dy, const FeedForwardSaved& saved);
 
+    // w_gate (SwiGLU only) and w_up, in this order; then what maps the inner width back.
+    const Parameter& in(int index) const { return in_.part(index); }
+    const Parameter& down() const { return down_.weight(); }
     void collect_parameters(ParameterList& list);
 
   private:

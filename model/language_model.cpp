@@ -8,6 +8,7 @@
 #include "framework/upload.h"
 #include "model/decoder_block.h"
 #include "model/head_statistics.h"
+#include "model/method.h"
 #include "model/rms_norm.h"
 #include "parallel/tensor_reduce.h"
 
@@ -54,6 +55,7 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
             config.width, type);
         output_->collect_parameters(parameters_);
     }
+    make_rules();
     buckets_ = ParameterBuckets(parameters_, grid.device());
     reducer_ = std::make_unique<GradientReducer>(grid, buckets_, config.attention.num_kv_heads);
     // A residual stream that starts as small as the other weights lets the first updates turn its direction
@@ -63,6 +65,7 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     for (const auto& block : blocks_) block->initialize(seed);
     final_norm_->initialize();
     if (output_ != nullptr) init_normal(output_->part(0), config.init_std, seed);
+    for (const auto& rule : rules_) rule->initialized();
     if (grid.device() == Device::kCuda) uploads_ = std::make_unique<UploadRing>();
     if (config.telemetry) {
         statistics_ = std::make_unique<HeadStatistics>(
@@ -203,7 +206,9 @@ void LanguageModel::run_passes(
     cross_entropy_forward(grid_, logits, targets, loss_saved, loss_scale, loss);
     cross_entropy_backward(grid_, logits, targets, loss_saved, loss_scale, logits);
     backward(tokens, logits, saved, last ? reducer_.get() : nullptr, nullptr);
-    if (last) reducer_->finish();
+    if (!last) return;
+    reducer_->finish();
+    for (const auto& rule : rules_) rule->gradients_complete();
 }
 
 void LanguageModel::forward_backward(const Batch& batch,
@@ -251,6 +256,24 @@ LanguageModel::Recorded& LanguageModel::recorded(const Batch& batch,
     graphs_.push_back(std::make_unique<Recorded>(
         Recorded{memory(), memory(), loss, loss_scale, last, 0, Graph()}));
     return *graphs_.back();
+}
+
+void LanguageModel::make_rules() {
+    ModelWeights weights;
+    weights.embedding = &embedding_->weight();
+    if (output_ != nullptr) weights.output = &output_->part(0);
+    for (const auto& block : blocks_) weights.layers.push_back(block->weights());
+    for (const Method* method : methods()) {
+        if (method->make_rule == nullptr) continue;
+        auto rule = method->make_rule(grid_, config_, weights);
+        if (rule == nullptr) continue;
+        rule->collect_parameters(parameters_);
+        rules_.push_back(std::move(rule));
+    }
+}
+
+void LanguageModel::finish_update() {
+    for (const auto& rule : rules_) rule->updated({});
 }
 
 double LanguageModel::evaluate(const Batch& batch) {

@@ -22,6 +22,7 @@ class FiniteProbe;
 class HeadStatistics;
 class RmsNorm;
 class UploadRing;
+class WeightRule;
 
 class LanguageModel : public TrainableModel {
   public:
@@ -58,6 +59,7 @@ class LanguageModel : public TrainableModel {
                           double loss_scale,
                           bool last,
                           const Tensor& loss) override;
+    void finish_update() override;
     double evaluate(const Batch& batch) override;
     void reduce_numbers(const Tensor& numbers) override;
     // Of the grid's groups, if their timing is on (Communicator::set_timing); 0 where passes were replayed,
@@ -100,6 +102,7 @@ class LanguageModel : public TrainableModel {
                   GradientReducer* reducer,
                   FiniteProbe* probe);
     void check_batch(const Batch& batch) const;
+    void make_rules();
     Tensor on_device(const Tensor& ids) const;
     Tensor project(const Tensor& x) const;
     Tensor project_backward(const Tensor& dlogits, const Tensor& x);
@@ -111,6 +114,7 @@ class LanguageModel : public TrainableModel {
     std::vector<std::unique_ptr<DecoderBlock>> blocks_;
     std::unique_ptr<RmsNorm> final_norm_;
     std::unique_ptr<ColumnParallelLinear> output_;  // null when tied
+    std::vector<std::unique_ptr<WeightRule>> rules_;
     ParameterList parameters_;
     ParameterBuckets buckets_;
     std::unique_ptr<GradientReducer> reducer_;

@@ -2,6 +2,7 @@
 #include "framework/run_state.h"
 #include "framework/safetensors.h"
 #include "model/language_model.h"
+#include "model/weight_rule.h"
 #include "parallel/sharded_state.h"
 
 namespace evenkeel {
@@ -35,6 +36,7 @@ void LanguageModel::check_same_model(const std::string& directory) const {
     parse_config([&](ConfigVisitor& v) { saved.visit_fields(v); }, found->second, reader.path());
     // The weights are the same whatever these are.
     saved.type = config_.type;
+    saved.method = config_.method;
     saved.telemetry = config_.telemetry;
     saved.init_std = config_.init_std;
     saved.embedding_init_std = config_.embedding_init_std;
@@ -47,11 +49,13 @@ void LanguageModel::check_same_model(const std::string& directory) const {
 void LanguageModel::load_state(const std::string& directory) {
     check_same_model(directory);
     load_parameters(grid_, parameters_, directory, true);
+    for (const auto& rule : rules_) rule->loaded();
 }
 
 void LanguageModel::load_weights(const std::string& directory) {
     check_same_model(directory);
     load_parameters(grid_, parameters_, directory, false);
+    for (const auto& rule : rules_) rule->loaded();
 }
 
 }  // namespace evenkeel

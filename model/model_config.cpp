@@ -2,10 +2,13 @@
 
 #include <algorithm>
 
+#include "model/method.h"
+
 namespace evenkeel {
 namespace {
 
 constexpr const char* kActivationNames[] = {"swiglu", "gelu"};
+constexpr const char* kArchitectureNames[] = {"pre_norm", "ngpt"};
 constexpr const char* kTypeNames[] = {"fp32", "bf16"};
 // The product of any two sizes fits 63 bits, and so does a position in flash attention's 32.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
@@ -13,12 +16,23 @@ constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
 }  // namespace
 
 void ModelConfig::visit_fields(ConfigVisitor& v) {
+    const std::string before = method;
+    v.field("method", method,
+            "how logits are kept bounded, by name (evenkeel methods): sets the keys that it stands "
+            "for, "
+            "before others that are given are read");
+    if (method != before && !method.empty()) apply_method(method, *this);
     v.field("vocab_size", vocab_size, "number of tokens; 256 for bytes");
     v.field("num_layers", num_layers, "decoder blocks");
     v.field("width", width, "channels of the residual stream");
     v.field("feed_forward_width", feed_forward_width, "channels inside the feed-forward layer");
     v.field("max_seq_len", max_seq_len, "longest sequence the model is run on");
     v.choice("activation", activation, kActivationNames, "feed-forward activation");
+    v.choice("architecture", architecture, kArchitectureNames,
+             "pre-norm decoder, or nGPT: hidden states and weights of unit length");
+    v.field(
+        "sigma_reparam", sigma_reparam,
+        "multiply with gamma W / sigma(W), sigma the largest singular value, in all linear layers");
     v.field("tied_embeddings", tied_embeddings, "the output projection is the embedding");
     v.field("norm_eps", norm_eps, "added to the mean square inside the norms' root");
     v.field("init_std", init_std,
@@ -57,6 +71,9 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
     EVENKEEL_CHECK_CODE(embedding_init_std >= 0.0, ErrorCode::kConfig, "ModelConfig",
                         "model.embedding_init_std: got ", embedding_init_std, ", want 0 or more");
     attention.validate(tensor_parallel, device);
+    EVENKEEL_CHECK_CODE(architecture == Architecture::kPreNorm && !sigma_reparam,
+                        ErrorCode::kConfig, "ModelConfig",
+                        "model.architecture, model.sigma_reparam: not built yet");
     EVENKEEL_CHECK_CODE(device == Device::kCpu || type == ComputeType::kBf16, ErrorCode::kConfig,
                         "ModelConfig",
                         "model.type: got fp32, want bf16: GPUs train in bf16 with fp32 masters");

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "attention/tensor_parallel_attention.h"
 #include "framework/config.h"
@@ -12,14 +13,21 @@ namespace evenkeel {
 
 enum class Activation { kSwiGlu, kGelu };
 enum class ComputeType { kFp32, kBf16 };
+enum class Architecture {
+    kPreNorm,  // decoder_block.h
+    kNgpt,     // hidden states and weights of unit length (Loshchilov et al. 2024)
+};
 
 struct ModelConfig {
+    std::string method;                     // a name of method.h, or none: the settings as they are
     std::int64_t vocab_size = 256;          // V
     std::int64_t num_layers = 6;            // L
     std::int64_t width = 256;               // C
     std::int64_t feed_forward_width = 704;  // F
     std::int64_t max_seq_len = 256;
     Activation activation = Activation::kSwiGlu;
+    Architecture architecture = Architecture::kPreNorm;
+    bool sigma_reparam = false;  // linear layers' weights are gamma W / sigma(W) (Zhai et al. 2023)
     bool tied_embeddings = false;  // the output projection is the embedding
     double norm_eps = 1e-6;
     double init_std = 0.02;           // residual outputs (wo, w_down) get init_std / sqrt(2 L)

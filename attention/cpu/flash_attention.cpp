@@ -197,9 +197,11 @@ void cpu::flash_attention_backward(const Tensor& q,
                                    const AttentionOptions& options,
                                    const Tensor& dq,
                                    const Tensor& dk,
-                                   const Tensor& dv) {
+                                   const Tensor& dv,
+                                   const Tensor& dsink) {
     const VisibleKeys visible(options.mask, q.size(1), k.size(1));
     FlashProblem p = make_problem(q, k, v, out, lse, options, visible);
+    static_cast<void>(dsink);
     p.dout = operand(dout), p.dq = operand(dq), p.dk = operand(dk), p.dv = operand(dv);
     const FlashKernels& kernels = flash_kernels(p.bf16);
     const FlashSizes sizes = kernels.sizes(p);

@@ -36,7 +36,8 @@ void flash_attention_backward(const Tensor& q,
                               const AttentionOptions& options,
                               const Tensor& dq,
                               const Tensor& dk,
-                              const Tensor& dv);
+                              const Tensor& dv,
+                              const Tensor& dsink);
 FlashAttentionScratch flash_attention_scratch(const FlashAttentionShape& shape);
 }  // namespace cpu
 

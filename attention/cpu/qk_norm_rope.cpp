@@ -33,10 +33,10 @@ QkNormRopeRows common_rows(const Tensor& x,
     rows.dim = static_cast<int>(x.size(3));
     rows.rotary_dim = static_cast<int>(rope.rotary_dim);
     rows.interleaved = rope.layout == RopeLayout::kInterleaved;
-    rows.norm = options.norm;
+    rows.norm = options.norm != QkNormKind::kNone;
     rows.eps = static_cast<float>(options.eps);
     rows.x = rows_of(x);
-    if (options.norm) rows.rstd = rstd.data<float>();
+    if (rows.norm) rows.rstd = rstd.data<float>();
     if (gain.defined() && gain.rank() == 2) rows.gain_head = rows.dim;
     if (rope.rotary_dim > 0) {
         rows.cos = rope.cos.data<float>();

@@ -68,6 +68,7 @@ void flash_attention_backward(const Tensor& q,
                               const AttentionOptions& options,
                               const Tensor& dq,
                               const Tensor& dk,
-                              const Tensor& dv);
+                              const Tensor& dv,
+                              const Tensor& dsink);
 
 }  // namespace evenkeel::cuda

@@ -13,7 +13,9 @@ void flash_attention_backward(const Tensor& q,
                               const AttentionOptions& options,
                               const Tensor& dq,
                               const Tensor& dk,
-                              const Tensor& dv) {
+                              const Tensor& dv,
+                              const Tensor& dsink) {
+    static_cast<void>(dsink);
     const FlashCall call = make_flash_call(q, k, v, out, lse, options);
     FlashBackwardProblem problem{};
     problem.forward = call.problem;

@@ -208,7 +208,7 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
         to.x = Rows(from.x);
         to.dx = Rows(from.dx);
         to.heads = heads_of(kOp, p.common, from.dy);
-        if (options.norm) to.rstd = from.rstd.data<float>();
+        if (options.norm != QkNormKind::kNone) to.rstd = from.rstd.data<float>();
         if (!from.gain.defined() || heads == 0) continue;
         const bool shared = from.gain.rank() == 1;
         to.gain = from.gain.data<float>();

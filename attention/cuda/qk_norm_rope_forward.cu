@@ -161,7 +161,7 @@ void qk_norm_rope_forward(std::span<const QkNormRopePart> parts,
             to.gain = from.gain.data<float>();
             to.gain_head = from.gain.rank() == 2 ? static_cast<int>(from.x.size(3)) : 0;
         }
-        if (options.norm) to.rstd = from.rstd.data<float>();
+        if (options.norm != QkNormKind::kNone) to.rstd = from.rstd.data<float>();
     }
     dispatch(kOp, parts[0].x, rope, [&]<typename T, int kDim, Layout kLayout>() {
         p.common.first_blocks = blocks_of<kDim>(p.part[0].heads);

@@ -23,7 +23,7 @@ inline void fill_common(const char* op,
     common.chunks = Divisor(static_cast<std::uint32_t>(chunks));
     common.rotary_dim = static_cast<int>(rope.rotary_dim);
     common.interleaved = rope.layout == RopeLayout::kInterleaved;
-    common.norm = options.norm;
+    common.norm = options.norm != QkNormKind::kNone;
     common.eps = static_cast<float>(options.eps);
     common.gain_offset = static_cast<float>(options.gain_offset);
     if (rope.rotary_dim == 0) return;

@@ -57,7 +57,7 @@ TEST(QkNormRopeChecks, RejectWhatItCannotDo) {
               }).find("gain: got shape [3, 64], want [2, 64]"),
               std::string::npos);
     QkNormRopeOptions plain;
-    plain.norm = false;
+    plain.norm = QkNormKind::kNone;
     EXPECT_NE(error_of([&] {
                   qk_norm_rope_forward(x, gain, table, {}, plain, y, rstd);
               }).find("gain: got one without norm"),
@@ -105,7 +105,7 @@ TEST(QkNormRopeChecks, ResultsHaveMemoryOfTheirOwn) {
     const Tensor apart = gaussian({1, 4, 1, 64}, kFp32, 2),
                  rstd = Tensor::full({1, 4, 1}, 1, kFp32);
     QkNormRopeOptions plain;
-    plain.norm = false;
+    plain.norm = QkNormKind::kNone;
     const auto forward = [&](const Tensor& x, const Tensor& y, const QkNormRopeOptions& options) {
         return error_of([&] { qk_norm_rope_forward(x, {}, table, {}, options, y, rstd); });
     };

@@ -61,7 +61,7 @@ NormRopeCase JointCase::reference(int i) const {
     NormRopeCase c;
     c.batch = batch, c.tokens = tokens, c.heads = heads[i], c.dim = dim;
     c.rope = rope;
-    c.norm = options.norm;
+    c.norm = options.norm != QkNormKind::kNone;
     c.eps = options.eps;
     c.positions = {positions.begin(), positions.end()};
     if (positions.empty() && first != 0) {
@@ -100,7 +100,7 @@ JointResult run_joint(Device device, const JointCase& c, const Tensor& x, const 
             gain = on(device, c.gain[i]);
             dgain = on(device, Tensor::zeros(gain.shape(), DType::kFloat32));
         }
-        if (c.options.norm) {
+        if (c.options.norm != QkNormKind::kNone) {
             rstd = on(device, poisoned({c.batch, c.tokens, c.heads[i]}, DType::kFloat32));
         }
         forward[i] = {c.part(x_there, i), gain, c.part(y, i), rstd};
@@ -111,7 +111,7 @@ JointResult run_joint(Device device, const JointCase& c, const Tensor& x, const 
     qk_norm_rope_backward(std::span(backward).first(parts), table, positions, c.options);
     JointResult result{on_cpu(y), on_cpu(dx), {}, {}};
     for (int i = 0; i < c.parts(); ++i) {
-        if (c.options.norm) result.rstd[i] = on_cpu(forward[i].rstd);
+        if (c.options.norm != QkNormKind::kNone) result.rstd[i] = on_cpu(forward[i].rstd);
         if (c.gain[i].defined()) result.dgain[i] = on_cpu(backward[i].dgain);
     }
     return result;

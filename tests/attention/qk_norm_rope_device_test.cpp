@@ -64,7 +64,7 @@ TEST_P(QkNormRopeDeviceVariants, QueriesAndKeysTogetherMatchTheReferenceOnAllDat
     c.heads[0] = 3, c.heads[1] = 2;
     c.rope.layout = v.layout;
     c.rope.rotary_fraction = static_cast<double>(v.rotary_dim) / static_cast<double>(v.dim);
-    c.options.norm = v.norm;
+    c.options.norm = v.norm ? QkNormKind::kRms : QkNormKind::kNone;
     for (int i = 0; i < 2; ++i) c.gain[i] = make_gain(v.gain[i], c.heads[i], c.dim, 3 + i);
     for (const DataKind kind : kAllDataKinds) {
         SCOPED_TRACE(name_of(kind));
@@ -258,7 +258,7 @@ TEST_P(QkNormRopeDevice, WhatIsNotFiniteStaysInItsRow) {
 
 TEST_P(QkNormRopeDevice, PlainRotationWorksInPlaceAndBackwardUndoesIt) {
     QkNormRopeOptions options;
-    options.norm = false;
+    options.norm = QkNormKind::kNone;
     for (const RopeLayout layout : {kHalfSplit, kInterleaved}) {
         for (const double fraction : {1.0, 0.75, 0.3125}) {  // 20 of 64 channels: each one alone
             RopeConfig config;

@@ -61,7 +61,7 @@ TEST(QkNormRopeEmulated, RowsMoveInWholeSectorsOnce) {
                            layout == RopeLayout::kHalfSplit ? "half-split" : "interleaved"));
                 JointCase c = joint_case(16, 8, 4);
                 c.dim = dim;
-                c.options.norm = false;
+                c.options.norm = QkNormKind::kNone;
                 c.rope.layout = layout;
                 c.rope.rotary_fraction = 0.0;
                 const Tensor x = gaussian({1, 16, c.width()}, dtype, 1);

@@ -44,9 +44,9 @@ JointCase draw_case(Draw& draw) {
                 static_cast<std::int32_t>(c.first + draw.between(0, c.tokens - 1)));
         }
     }
-    c.options.norm = draw.often(85);
+    c.options.norm = draw.often(85) ? QkNormKind::kRms : QkNormKind::kNone;
     c.options.eps = draw.often(70) ? 1e-6 : 1e-3;
-    if (!c.options.norm) return c;
+    if (c.options.norm == QkNormKind::kNone) return c;
     c.options.gain_offset = draw.often(70) ? 0.0 : 1.0;
     for (int i = 0; i < c.parts(); ++i) {
         const auto kind = static_cast<GainKind>(draw.between(0, 2));

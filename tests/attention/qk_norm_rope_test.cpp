@@ -117,7 +117,7 @@ TEST_P(QkNormRopeVariants, MatchesReferenceOnAllData) {
     c.rope.layout = v.layout;
     c.norm = v.gain != GainKind::kPlain;
     QkNormRopeOptions options;
-    options.norm = c.norm;
+    options.norm = c.norm ? QkNormKind::kRms : QkNormKind::kNone;
     const Shape shape{c.batch, c.tokens, c.heads, c.dim};
     Tensor gain;
     if (v.gain == GainKind::kShared) gain = gaussian({c.dim}, kFp32, 3);
@@ -343,7 +343,7 @@ TEST(QkNormRopeTest, StatisticOfAHeadIsItsOwn) {
 std::vector<double> logits_along_the_sequence(const Tensor& gain, bool norm_first) {
     const Tensor q = gaussian({1, 1, 1, 64}, kFp32, 1), k = gaussian({1, 1, 1, 64}, kFp32, 2);
     QkNormRopeOptions rotate_only;
-    rotate_only.norm = false;
+    rotate_only.norm = QkNormKind::kNone;
     RopeConfig no_rotation;
     no_rotation.rotary_fraction = 0.0;
     const auto apply = [&](const Tensor& x, std::int64_t position) {
@@ -441,7 +441,7 @@ TEST(QkNormRopeTest, PositionsChooseTheAngle) {
 
 TEST(QkNormRopeTest, PlainRotationWorksInPlaceAndBackwardUndoesIt) {
     QkNormRopeOptions options;
-    options.norm = false;
+    options.norm = QkNormKind::kNone;
     for (const RopeLayout layout : {RopeLayout::kHalfSplit, RopeLayout::kInterleaved}) {
         RopeConfig config;
         config.layout = layout;

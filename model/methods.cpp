@@ -1,0 +1,36 @@
+#include "model/method.h"
+#include "model/methods/registry.h"
+
+namespace evenkeel {
+namespace {
+
+#define EVENKEEL_METHOD_ADDRESS(name) &name,
+constexpr const Method* kMethods[] = {EVENKEEL_METHODS(EVENKEEL_METHOD_ADDRESS)};
+#undef EVENKEEL_METHOD_ADDRESS
+
+}  // namespace
+
+std::span<const Method* const> methods() { return kMethods; }
+
+void apply_method(const std::string& name, ModelConfig& config) {
+    std::string known;
+    for (const Method* method : methods()) {
+        known += concat(known.empty() ? "" : ", ", method->name);
+        if (name != method->name) continue;
+        const AttentionConfig defaults;
+        AttentionConfig& attention = config.attention;
+        attention.softmax_scale = defaults.softmax_scale;
+        attention.softcap = defaults.softcap;
+        attention.sink = defaults.sink;
+        attention.sink_init = defaults.sink_init;
+        attention.qk_clip_threshold = defaults.qk_clip_threshold;
+        attention.qk_norm = defaults.qk_norm;
+        config.sigma_reparam = false;
+        config.architecture = Architecture::kPreNorm;
+        return method->configure(config);
+    }
+    throw_error(ErrorCode::kConfig, "ModelConfig",
+                concat("model.method: got \"", name, "\", want one of ", known));
+}
+
+}  // namespace evenkeel
