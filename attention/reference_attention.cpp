@@ -21,10 +21,27 @@ double gain_at(const ReferenceQkNormRope& o, std::int64_t n, std::int64_t d, std
     return o.gain[static_cast<std::size_t>(shared ? d : n * D + d)] + o.gain_offset;
 }
 
-double reciprocal_rms(const double* x, std::int64_t D, double eps) {
+// What a row u = (x - mean) rstd is normalised by.
+struct Statistic {
+    double mean, rstd;
+    double divisor;  // of the sum of squares
+};
+
+Statistic statistic_of(const double* x, std::int64_t length, const ReferenceQkNormRope& o) {
+    const auto count = static_cast<double>(length);
+    Statistic s{0.0, 0.0, o.kind == QkNormKind::kL2 ? 1.0 : count};
+    if (o.kind == QkNormKind::kLayerNorm) {
+        for (std::int64_t i = 0; i < length; ++i) s.mean += x[i] / count;
+    }
     double sum = 0.0;
-    for (std::int64_t d = 0; d < D; ++d) sum += x[d] * x[d];
-    return 1.0 / std::sqrt(sum / static_cast<double>(D) + eps);
+    for (std::int64_t i = 0; i < length; ++i) sum += (x[i] - s.mean) * (x[i] - s.mean);
+    s.rstd = 1.0 / std::sqrt(sum / s.divisor + o.eps);
+    return s;
+}
+
+// Of a token with N heads of D channels, the channels that share a statistic.
+std::int64_t row_length(std::int64_t N, std::int64_t D, const ReferenceQkNormRope& o) {
+    return o.full_width ? N * D : D;
 }
 
 // Turns each pair by its angle; direction -1 is the transpose.
@@ -105,17 +122,16 @@ std::vector<double> reference_qk_norm_rope(const std::vector<double>& x,
                                            std::int64_t D,
                                            const ReferenceQkNormRope& o) {
     std::vector<double> y = x;
-    for (std::int64_t b = 0; b < B; ++b) {
-        for (std::int64_t t = 0; t < T; ++t) {
-            for (std::int64_t n = 0; n < N; ++n) {
-                double* row = y.data() + ((b * T + t) * N + n) * D;
-                if (o.norm) {
-                    const double r = reciprocal_rms(row, D, o.eps);
-                    for (std::int64_t d = 0; d < D; ++d) row[d] *= r * gain_at(o, n, d, D);
-                }
-                rotate(row, t, o, 1.0);
+    const std::int64_t length = row_length(N, D, o);
+    for (std::int64_t token = 0; token < B * T; ++token) {
+        double* heads = y.data() + token * N * D;
+        for (std::int64_t at = 0; o.kind != QkNormKind::kNone && at < N * D; at += length) {
+            const Statistic s = statistic_of(heads + at, length, o);
+            for (std::int64_t i = at; i < at + length; ++i) {
+                heads[i] = (heads[i] - s.mean) * s.rstd * gain_at(o, i / D, i % D, D);
             }
         }
+        for (std::int64_t n = 0; n < N; ++n) rotate(heads + n * D, token % T, o, 1.0);
     }
     return y;
 }
@@ -129,24 +145,24 @@ ReferenceQkNormRopeGradients reference_qk_norm_rope_backward(const std::vector<d
                                                              const ReferenceQkNormRope& o) {
     ReferenceQkNormRopeGradients g{dy, std::vector<double>(o.gain.size(), 0.0)};
     const bool shared = o.gain.size() == static_cast<std::size_t>(D);
-    for (std::int64_t b = 0; b < B; ++b) {
-        for (std::int64_t t = 0; t < T; ++t) {
-            for (std::int64_t n = 0; n < N; ++n) {
-                const std::int64_t at = ((b * T + t) * N + n) * D;
-                const double* row = x.data() + at;
-                double* z = g.dx.data() + at;  // gradient of the row before rotation, then of x
-                rotate(z, t, o, -1.0);
-                if (!o.norm) continue;
-                const double r = reciprocal_rms(row, D, o.eps);
-                double mean = 0.0;  // of gain z u, u = x r
-                for (std::int64_t d = 0; d < D; ++d) {
-                    const double u = row[d] * r;
-                    if (!g.dgain.empty())
-                        g.dgain[static_cast<std::size_t>(shared ? d : n * D + d)] += z[d] * u;
-                    z[d] *= gain_at(o, n, d, D);
-                    mean += z[d] * u / static_cast<double>(D);
-                }
-                for (std::int64_t d = 0; d < D; ++d) z[d] = r * (z[d] - row[d] * r * mean);
+    const std::int64_t length = row_length(N, D, o);
+    for (std::int64_t token = 0; token < B * T; ++token) {
+        const double* heads = x.data() + token * N * D;
+        double* z = g.dx.data() + token * N * D;  // gradient of the rows before rotation, then of x
+        for (std::int64_t n = 0; n < N; ++n) rotate(z + n * D, token % T, o, -1.0);
+        for (std::int64_t at = 0; o.kind != QkNormKind::kNone && at < N * D; at += length) {
+            const Statistic s = statistic_of(heads + at, length, o);
+            double mean = 0.0, radial = 0.0;  // of gain z, and of gain z u
+            for (std::int64_t i = at; i < at + length; ++i) {
+                const double u = (heads[i] - s.mean) * s.rstd;
+                if (!g.dgain.empty())
+                    g.dgain[static_cast<std::size_t>(shared ? i % D : i)] += z[i] * u;
+                z[i] *= gain_at(o, i / D, i % D, D);
+                if (o.kind == QkNormKind::kLayerNorm) mean += z[i] / static_cast<double>(length);
+                radial += z[i] * u / s.divisor;
+            }
+            for (std::int64_t i = at; i < at + length; ++i) {
+                z[i] = s.rstd * (z[i] - mean - (heads[i] - s.mean) * s.rstd * radial);
             }
         }
     }

@@ -10,14 +10,16 @@
 #include <vector>
 
 #include "attention/flash_attention.h"
+#include "attention/qk_norm_rope.h"
 #include "attention/rope.h"
 
 namespace evenkeel {
 
-// What happens to q or k before the logits: z = (gain + gain_offset) x / sqrt(mean(x^2) + eps) over the D
-// channels of a head, then rotation of channel pair p by positions[t] * frequencies[p], times magnitude.
+// What happens to q or k before the logits: z = (gain + gain_offset) u, u the row normalised as
+// QkNormKind says, then rotation of channel pair p by positions[t] * frequencies[p], times magnitude.
 struct ReferenceQkNormRope {
-    bool norm = false;
+    QkNormKind kind = QkNormKind::kNone;
+    bool full_width = false;  // the row is all N D channels of a token, not the D of one head
     double eps = 1e-6;
     double gain_offset = 0.0;
     std::vector<double> gain;         // [N, D] or [D]; empty: all ones

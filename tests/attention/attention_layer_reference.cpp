@@ -41,9 +41,9 @@ Values multiply_backward(const Values& dy,
 
 ReferenceQkNormRope norm_rope_options(const LayerCase& c, const std::string& gain) {
     ReferenceQkNormRope options;
-    options.norm = c.config.qk_norm.kind == QkNormConfig::Kind::kRms;
+    options.kind = c.config.qk_norm.kind;
     options.eps = c.config.qk_norm.eps;
-    if (options.norm) options.gain = c.parameters.at(gain);
+    if (options.kind != QkNormKind::kNone) options.gain = c.parameters.at(gain);
     options.frequencies = rope_frequencies(c.config.rope, c.config.head_dim);
     options.magnitude = rope_magnitude(c.config.rope);
     options.layout = c.config.rope.layout;
@@ -83,7 +83,7 @@ LayerResult attention_layer(const LayerCase& c, const Values& x, const Values& d
     result.gradients["wq"] = multiply_backward(d.dq, x, w.at("wq"), c.width, H * D, result.dx);
     result.gradients["wk"] = multiply_backward(d.dk, x, w.at("wk"), c.width, K * D, result.dx);
     result.gradients["wv"] = multiply_backward(d.dv, x, w.at("wv"), c.width, K * D, result.dx);
-    if (options.q.norm) {
+    if (options.q.kind != QkNormKind::kNone) {
         result.gradients["q_gain"] = d.dq_gain;
         result.gradients["k_gain"] = d.dk_gain;
     }

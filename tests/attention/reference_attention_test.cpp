@@ -116,10 +116,10 @@ TEST(ReferenceAttentionTest, ReproducesTheTableWithQkNorm) {
     ReferenceOptions options;
     options.attention.mask.causal = false;
     options.attention.softmax_scale = 1.0;
-    // The table's L2 form with g = 10: RMS norm of both times gains whose product is g / D.
-    options.q.norm = options.k.norm = true;
+    // g = 10 times the cosine.
+    options.q.kind = options.k.kind = QkNormKind::kL2;
     options.q.eps = options.k.eps = 0.0;
-    options.q.gain = Values(64, 10.0 / 64.0);
+    options.q.gain = Values(64, 10.0);
     for (double s : {1.0, 16.0}) {
         for (double& x : k) x *= s;
         const ReferenceResult r = reference_attention_forward(shape, q, k, k, options);
@@ -129,6 +129,32 @@ TEST(ReferenceAttentionTest, ReproducesTheTableWithQkNorm) {
         EXPECT_NEAR(std::max(r.max_logit[0], negated.max_logit[0]), 3.302434894, 1e-8);
         EXPECT_NEAR(r.entropy[0], 2.12694335, 1e-8);
     }
+}
+
+// The row (1, 7) has mean 4, deviation 3, mean square 25 and length sqrt(50); (3, 4) has length 5.
+TEST(ReferenceAttentionTest, NormalisesAsWorkedOutByHand) {
+    const Values x{1.0, 7.0, 3.0, 4.0};
+    ReferenceQkNormRope options;
+    options.eps = 0.0;
+    const auto expect = [&](QkNormKind kind, bool full_width, const Values& want) {
+        options.kind = kind;
+        options.full_width = full_width;
+        const Values got = reference_qk_norm_rope(x, 1, 1, 2, 2, options);
+        for (std::size_t i = 0; i < 4; ++i) {
+            EXPECT_NEAR(got[i], want[i], 1e-15) << "kind " << static_cast<int>(kind) << ", " << i;
+        }
+    };
+    const double rms = std::sqrt(12.5), total = std::sqrt(75.0 / 4.0);
+    expect(QkNormKind::kNone, false, x);
+    expect(QkNormKind::kRms, false, {1.0 / 5.0, 7.0 / 5.0, 3.0 / rms, 4.0 / rms});
+    expect(QkNormKind::kRms, true, {1.0 / total, 7.0 / total, 3.0 / total, 4.0 / total});
+    expect(QkNormKind::kL2, false, {1.0 / std::sqrt(50.0), 7.0 / std::sqrt(50.0), 0.6, 0.8});
+    expect(QkNormKind::kLayerNorm, false, {-1.0, 1.0, -1.0, 1.0});
+    options.eps = 7.0;  // inside the root: of the variance 9, of the sum 25
+    expect(QkNormKind::kLayerNorm, false,
+           {-0.75, 0.75, -0.5 / std::sqrt(7.25), 0.5 / std::sqrt(7.25)});
+    options.eps = 11.0;
+    expect(QkNormKind::kL2, false, {1.0 / std::sqrt(61.0), 7.0 / std::sqrt(61.0), 0.5, 4.0 / 6.0});
 }
 
 TEST(ReferenceAttentionTest, RotatedLogitsDependOnDistanceOnly) {
@@ -155,7 +181,8 @@ struct GradientCase {
     const char* name;
     ReferenceShape shape;
     AttentionMask mask;
-    bool norm;
+    QkNormKind kind = QkNormKind::kNone;
+    bool full_width = false;
 };
 void PrintTo(const GradientCase& c, std::ostream* out) { *out << c.name; }
 
@@ -167,8 +194,9 @@ TEST_P(ReferenceGradientTest, MatchesFiniteDifferences) {
     const ReferenceShape& s = c.shape;
     ReferenceOptions options;
     options.attention.mask = c.mask;
-    if (c.norm) {
-        options.q.norm = options.k.norm = true;
+    if (c.kind != QkNormKind::kNone) {
+        options.q.kind = options.k.kind = c.kind;
+        options.q.full_width = options.k.full_width = c.full_width;
         options.q.gain = normals(static_cast<std::size_t>(s.H * s.D), 5);
         options.k.gain = normals(static_cast<std::size_t>(s.D), 6);
         options.k.gain_offset = 1.0;
@@ -206,12 +234,14 @@ TEST_P(ReferenceGradientTest, MatchesFiniteDifferences) {
 INSTANTIATE_TEST_SUITE_P(
     Masks,
     ReferenceGradientTest,
-    ::testing::Values(GradientCase{"causal", {2, 3, 3, 2, 1, 6}, {}, false},
-                      GradientCase{"decoding", {1, 2, 5, 2, 2, 6}, {}, true},
-                      GradientCase{"more_queries", {1, 5, 2, 1, 1, 6}, {}, false},
-                      GradientCase{"bidirectional", {1, 4, 3, 4, 2, 6}, {false, 0, {}}, true},
-                      GradientCase{"window", {1, 5, 5, 2, 1, 6}, {true, 2, {}}, true},
-                      GradientCase{"documents", {1, 6, 6, 2, 1, 6}, {true, 0, {0, 2, 6}}, true}),
+    ::testing::Values(
+        GradientCase{"causal", {2, 3, 3, 2, 1, 6}, {}},
+        GradientCase{"decoding", {1, 2, 5, 2, 2, 6}, {}, QkNormKind::kRms},
+        GradientCase{"more_queries", {1, 5, 2, 1, 1, 6}, {}},
+        GradientCase{"bidirectional", {1, 4, 3, 4, 2, 6}, {false, 0, {}}, QkNormKind::kL2},
+        GradientCase{"window", {1, 5, 5, 2, 1, 6}, {true, 2, {}}, QkNormKind::kLayerNorm},
+        GradientCase{
+            "documents", {1, 6, 6, 2, 1, 6}, {true, 0, {0, 2, 6}}, QkNormKind::kRms, true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
