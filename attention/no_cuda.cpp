@@ -1,6 +1,8 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "attention/cuda/flash_attention.h"
+#include "attention/cuda/gain.h"
 #include "attention/cuda/qk_norm_rope.h"
+#include "attention/cuda/token_dots.h"
 
 namespace evenkeel::cuda {
 namespace {
@@ -46,5 +48,13 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart>,
                            const QkNormRopeOptions&) {
     throw_not_built("qk_norm_rope_backward");
 }
+
+void effective_gain(const Tensor&, const GainRule&, const Tensor&) {
+    throw_not_built("effective_gain");
+}
+void add_gain_gradient(const Tensor&, const Tensor&, const GainRule&, const Tensor&) {
+    throw_not_built("add_gain_gradient");
+}
+void token_dots(const Tensor&, const Tensor&, const Tensor&) { throw_not_built("token_dots"); }
 
 }  // namespace evenkeel::cuda
