@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 namespace evenkeel {
 namespace {
@@ -66,9 +67,11 @@ void rotate(double* x, std::int64_t t, const ReferenceQkNormRope& o, double dire
 // Probabilities of one query row, its logits' maximum and their log-sum-exp.
 struct Row {
     std::vector<double> p;
-    double max = -kInfinity;
+    std::vector<double> slope;  // of softcap: d(capped logit) / d(logit)
+    double max = -kInfinity, max_uncapped = -kInfinity;
     double lse = -kInfinity;
-    bool sees = false;
+    double sink_p = 0.0;    // the sink's share
+    std::int64_t keys = 0;  // in sight, the sink not counted
 };
 
 struct Operands {
@@ -76,6 +79,18 @@ struct Operands {
     const std::vector<double>& q;  // after norm and rotation
     const std::vector<double>& k;
     const AttentionOptions& options;
+    std::optional<std::vector<double>> sink;  // [H]
+
+    Operands(const ReferenceShape& s,
+             const std::vector<double>& turned_q,
+             const std::vector<double>& turned_k,
+             const AttentionOptions& o)
+        : shape(s), q(turned_q), k(turned_k), options(o) {
+        if (!options.sink.defined()) return;
+        const Tensor on_cpu = options.sink.to(Device::kCpu);
+        const float* values = on_cpu.data<float>();
+        sink.emplace(values, values + shape.H);
+    }
 
     double scale() const {
         return options.softmax_scale > 0.0 ? options.softmax_scale
@@ -92,23 +107,35 @@ struct Operands {
     Row row(std::int64_t b, std::int64_t t, std::int64_t h) const {
         Row r;
         r.p.assign(static_cast<std::size_t>(shape.S), -kInfinity);
+        r.slope.assign(r.p.size(), 1.0);
+        const double cap = options.softcap;
         for (std::int64_t j = 0; j < shape.S; ++j) {
             if (!reference_sees(options.mask, shape.T, shape.S, t, j)) continue;
             double dot = 0.0;
             for (std::int64_t d = 0; d < shape.D; ++d)
                 dot += q[query(b, t, h) + d] * k[key(b, j, h) + d];
-            r.p[j] = scale() * dot;
+            const double logit = scale() * dot;
+            r.p[j] = logit;
+            if (cap > 0.0) {
+                r.p[j] = cap * std::tanh(logit / cap);
+                r.slope[j] = 1.0 / (std::cosh(logit / cap) * std::cosh(logit / cap));
+            }
             r.max = std::isnan(r.max) || r.p[j] <= r.max ? r.max : r.p[j];
-            r.sees = true;
+            r.max_uncapped =
+                std::isnan(r.max_uncapped) || logit <= r.max_uncapped ? r.max_uncapped : logit;
+            ++r.keys;
         }
-        if (!r.sees) {
+        if (sink) r.lse = (*sink)[h];
+        if (r.keys == 0) {
             std::fill(r.p.begin(), r.p.end(), 0.0);
             return r;
         }
-        double sum = 0.0;
-        for (double x : r.p) sum += std::exp(x - r.max);
-        r.lse = r.max + std::log(sum);
-        for (double& x : r.p) x = std::exp(x - r.max) / sum;
+        const double shift = sink ? std::max(r.max, (*sink)[h]) : r.max;
+        double sum = sink ? std::exp((*sink)[h] - shift) : 0.0;
+        for (double x : r.p) sum += std::exp(x - shift);
+        r.lse = shift + std::log(sum);
+        for (double& x : r.p) x = std::exp(x - shift) / sum;
+        if (sink) r.sink_p = std::exp((*sink)[h] - shift) / sum;
         return r;
     }
 };
@@ -194,31 +221,50 @@ ReferenceResult reference_attention_forward(const ReferenceShape& s,
     const std::vector<double> turned_q = reference_qk_norm_rope(q, s.B, s.T, s.H, s.D, options.q);
     const std::vector<double> turned_k = reference_qk_norm_rope(k, s.B, s.S, s.K, s.D, options.k);
     const Operands operands{s, turned_q, turned_k, options.attention};
+    const auto heads = static_cast<std::size_t>(s.H);
     ReferenceResult result;
     result.out.assign(size_of_product({s.B, s.T, s.H, s.D}), 0.0);
     result.lse.assign(size_of_product({s.B, s.H, s.T}), -kInfinity);
-    result.max_logit.assign(size_of_product({s.H}), -kInfinity);
-    result.entropy.assign(size_of_product({s.H}), 0.0);
+    result.max_logit.assign(heads, -kInfinity);
+    result.max_logit_uncapped.assign(heads, -kInfinity);
+    result.entropy.assign(heads, 0.0);
+    result.entropy_share.assign(heads, 0.0);
+    result.saturation.assign(heads, 0.0);
     for (std::int64_t h = 0; h < s.H; ++h) {
-        std::int64_t rows = 0;
+        double rows = 0.0, rows_with_a_choice = 0.0;
         for (std::int64_t b = 0; b < s.B; ++b) {
             for (std::int64_t t = 0; t < s.T; ++t) {
                 const Row row = operands.row(b, t, h);
-                if (!row.sees) continue;
-                ++rows;
                 result.lse[static_cast<std::size_t>((b * s.H + h) * s.T + t)] = row.lse;
+                if (row.keys == 0) continue;
                 result.max_logit[h] = std::max(result.max_logit[h], row.max);
+                result.max_logit_uncapped[h] =
+                    std::max(result.max_logit_uncapped[h], row.max_uncapped);
+                double entropy = row.sink_p > 0.0 ? -row.sink_p * std::log(row.sink_p) : 0.0;
+                double largest = row.sink_p;
                 for (std::int64_t j = 0; j < s.S; ++j) {
                     if (row.p[j] == 0.0) continue;
-                    result.entropy[h] -= row.p[j] * std::log(row.p[j]);
+                    entropy -= row.p[j] * std::log(row.p[j]);
+                    largest = std::max(largest, row.p[j]);
                     for (std::int64_t d = 0; d < s.D; ++d) {
                         result.out[operands.query(b, t, h) + d] +=
                             row.p[j] * v[operands.key(b, j, h) + d];
                     }
                 }
+                ++rows;
+                result.entropy[h] += entropy;
+                const std::int64_t keys = row.keys + (operands.sink ? 1 : 0);
+                if (keys < 2) continue;
+                ++rows_with_a_choice;
+                result.entropy_share[h] += entropy / std::log(static_cast<double>(keys));
+                if (largest >= 1.0 - 1.0 / 512.0) ++result.saturation[h];
             }
         }
-        if (rows > 0) result.entropy[h] /= static_cast<double>(rows);
+        if (rows > 0.0) result.entropy[h] /= rows;
+        if (rows_with_a_choice > 0.0) {
+            result.entropy_share[h] /= rows_with_a_choice;
+            result.saturation[h] /= rows_with_a_choice;
+        }
     }
     return result;
 }
@@ -234,11 +280,12 @@ ReferenceGradients reference_attention_backward(const ReferenceShape& s,
     const Operands operands{s, turned_q, turned_k, options.attention};
     std::vector<double> dq(q.size(), 0.0), dk(k.size(), 0.0), dv(v.size(), 0.0);
     std::vector<double> dp(static_cast<std::size_t>(s.S));
+    std::vector<double> dsink(operands.sink ? static_cast<std::size_t>(s.H) : 0, 0.0);
     for (std::int64_t b = 0; b < s.B; ++b) {
         for (std::int64_t h = 0; h < s.H; ++h) {
             for (std::int64_t t = 0; t < s.T; ++t) {
                 const Row row = operands.row(b, t, h);
-                if (!row.sees) continue;
+                if (row.keys == 0) continue;
                 const std::size_t at = operands.query(b, t, h);
                 double mean = 0.0;  // sum_j p_j dp_j
                 for (std::int64_t j = 0; j < s.S; ++j) {
@@ -251,10 +298,11 @@ ReferenceGradients reference_attention_backward(const ReferenceShape& s,
                     }
                     mean += row.p[j] * dp[j];
                 }
+                if (operands.sink) dsink[h] -= row.sink_p * mean;  // its dp is 0
                 for (std::int64_t j = 0; j < s.S; ++j) {
                     if (row.p[j] == 0.0) continue;
                     const std::size_t key = operands.key(b, j, h);
-                    const double ds = operands.scale() * row.p[j] * (dp[j] - mean);
+                    const double ds = operands.scale() * row.slope[j] * row.p[j] * (dp[j] - mean);
                     for (std::int64_t d = 0; d < s.D; ++d) {
                         dq[at + d] += ds * turned_k[key + d];
                         dk[key + d] += ds * turned_q[at + d];
@@ -267,8 +315,8 @@ ReferenceGradients reference_attention_backward(const ReferenceShape& s,
         reference_qk_norm_rope_backward(dq, q, s.B, s.T, s.H, s.D, options.q);
     ReferenceQkNormRopeGradients of_k =
         reference_qk_norm_rope_backward(dk, k, s.B, s.S, s.K, s.D, options.k);
-    return {std::move(of_q.dx), std::move(of_k.dx), std::move(dv), std::move(of_q.dgain),
-            std::move(of_k.dgain)};
+    return {std::move(of_q.dx),    std::move(of_k.dx),    std::move(dv),
+            std::move(of_q.dgain), std::move(of_k.dgain), std::move(dsink)};
 }
 
 }  // namespace evenkeel

@@ -63,11 +63,10 @@ bool reference_sees(
     const AttentionMask& mask, std::int64_t T, std::int64_t S, std::int64_t t, std::int64_t j);
 
 struct ReferenceResult {
-    std::vector<double> out;        // [B, T, H, D]; 0 for rows that see nothing
-    std::vector<double> lse;        // [B, H, T]; -inf for those
-    std::vector<double> max_logit;  // [H]; -inf if no row of the head sees anything
-    std::vector<double>
-        entropy;  // [H]; mean of -sum p ln p over rows that see something, 0 if none does
+    std::vector<double> out;  // [B, T, H, D]; 0 for rows that see nothing
+    std::vector<double> lse;  // [B, H, T]; for those -inf, or the sink
+    // [H], by the words of AttentionStats.
+    std::vector<double> max_logit, max_logit_uncapped, entropy, entropy_share, saturation;
 };
 // q [B, T, H, D]; k, v [B, S, K, D].
 ReferenceResult reference_attention_forward(const ReferenceShape& shape,
@@ -79,6 +78,7 @@ ReferenceResult reference_attention_forward(const ReferenceShape& shape,
 struct ReferenceGradients {
     std::vector<double> dq, dk, dv;        // like q, k, v
     std::vector<double> dq_gain, dk_gain;  // like the gains
+    std::vector<double> dsink;             // [H]; empty without a sink
 };
 ReferenceGradients reference_attention_backward(const ReferenceShape& shape,
                                                 const std::vector<double>& q,

@@ -19,7 +19,10 @@ PlainFlash run_plain_as(const FlashInputs& in, const AttentionOptions& options) 
         static_cast<float>(options.softmax_scale > 0.0 ? options.softmax_scale
                                                        : 1.0 / std::sqrt(static_cast<double>(s.D)));
     std::vector<float> out(in.q.numel()), dq(in.q.numel()), dk(in.k.numel()), dv(in.v.numel());
-    std::vector<float> p(s.S), dp(s.S);
+    std::vector<float> p(s.S), dp(s.S), slope(s.S, 1.0f);
+    const auto cap = static_cast<float>(options.softcap);
+    const float* sink = options.sink.defined() ? options.sink.data<float>() : nullptr;
+    std::vector<float> dsink(s.H);
     PlainFlash r;
     r.lse = Tensor::full({s.B, s.H, s.T}, -INFINITY, DType::kFloat32);
     auto round = [](float x) { return static_cast<float>(static_cast<T>(x)); };
@@ -39,11 +42,20 @@ PlainFlash run_plain_as(const FlashInputs& in, const AttentionOptions& options) 
                         dot += static_cast<float>(q[at + d]) * static_cast<float>(k[key(j) + d]);
                     }
                     p[j] = dot * scale;
+                    if (cap > 0.0f) {
+                        const float tanh = std::tanh(p[j] / cap);
+                        p[j] = cap * tanh;
+                        slope[j] = 1.0f - tanh * tanh;
+                    }
                     highest = std::max(highest, p[j]);
                 }
+                float& lse = r.lse.data<float>()[(b * s.H + h) * s.T + t];
+                if (sink) lse = sink[h];
                 if (highest == -INFINITY) continue;
+                if (sink) highest = std::max(highest, sink[h]);
+                if (sink) sum += std::exp(sink[h] - highest);
                 for (float x : p) sum += std::exp(x - highest);
-                r.lse.data<float>()[(b * s.H + h) * s.T + t] = highest + std::log(sum);
+                lse = highest + std::log(sum);
                 for (std::int64_t j = 0; j < s.S; ++j) {
                     p[j] = std::exp(p[j] - highest) / sum;
                     dp[j] = 0.0f;
@@ -55,13 +67,18 @@ PlainFlash run_plain_as(const FlashInputs& in, const AttentionOptions& options) 
                     mean += p[j] * dp[j];
                 }
                 for (std::int64_t j = 0; j < s.S; ++j) {
-                    const float ds = round(p[j] * (dp[j] - mean));
+                    const float ds = round(p[j] * (dp[j] - mean) * slope[j]);
                     for (std::int64_t d = 0; d < s.D; ++d) {
                         dq[at + d] += ds * static_cast<float>(k[key(j) + d]) * scale;
                         dk[key(j) + d] += ds * static_cast<float>(q[at + d]) * scale;
                         dv[key(j) + d] += round(p[j]) * static_cast<float>(dout[at + d]);
                     }
                 }
+                if (!sink) continue;
+                float delta = 0.0f;  // from what forward has left: out in the storage type
+                for (std::int64_t d = 0; d < s.D; ++d)
+                    delta += static_cast<float>(dout[at + d]) * round(out[at + d]);
+                dsink[h] -= std::exp(sink[h] - lse) * delta;
             }
         }
     }
@@ -72,6 +89,10 @@ PlainFlash run_plain_as(const FlashInputs& in, const AttentionOptions& options) 
     };
     r.out = tensor(out, in.q);
     r.gradients = {tensor(dq, in.q), tensor(dk, in.k), tensor(dv, in.v)};
+    if (sink) {
+        r.gradients.dsink = Tensor::uninitialized({s.H}, DType::kFloat32);
+        std::copy(dsink.begin(), dsink.end(), r.gradients.dsink.data<float>());
+    }
     return r;
 }
 
@@ -80,6 +101,15 @@ bool is_noise(const Tensor& got, const std::vector<double>& want) {
         if (std::abs(x) > 1e-12) return false;
     }
     return near(got, want, 0.0, 1e-6);
+}
+
+// In magnitude, and at least 1.
+double largest_logit(const ReferenceResult& truth) {
+    double largest = 1.0;
+    for (double m : truth.max_logit) {
+        if (std::isfinite(m)) largest = std::max(largest, std::abs(m));
+    }
+    return largest;
 }
 
 }  // namespace
@@ -123,13 +153,20 @@ void expect_forward_near_truth(const Tensor& out,
     if (!stats) return;
     // fp32 logits of magnitude m carry an error of some m * 2^-24.
     EXPECT_TRUE(near(stats->max_logit, truth.max_logit, 2e-6, 2e-6)) << "max_logit";
-    double largest = 1.0;
-    for (double m : truth.max_logit) {
-        if (std::isfinite(m)) largest = std::max(largest, std::abs(m));
-    }
+    const double largest = largest_logit(truth);
     if (largest < 1e4) {
         EXPECT_TRUE(near(stats->entropy, truth.entropy, 1e-5, 1e-5 + 1e-7 * largest)) << "entropy";
     }
+}
+
+void expect_telemetry_near_truth(const AttentionStats& stats, const ReferenceResult& truth) {
+    EXPECT_TRUE(near(stats.max_logit_uncapped, truth.max_logit_uncapped, 2e-6, 2e-6))
+        << "max_logit_uncapped";
+    const double largest = largest_logit(truth);
+    if (largest >= 1e4) return;
+    EXPECT_TRUE(near(stats.entropy_share, truth.entropy_share, 1e-5, 1e-5 + 1e-7 * largest))
+        << "entropy_share";
+    EXPECT_TRUE(near(stats.saturation, truth.saturation, 0.0, 1e-6)) << "saturation";
 }
 
 void expect_gradients_near_truth(const FlashGradients& got,
@@ -143,6 +180,7 @@ void expect_gradients_near_truth(const FlashGradients& got,
     expect("dq", got.dq, plain.dq, truth.backward.dq);
     expect("dk", got.dk, plain.dk, truth.backward.dk);
     expect("dv", got.dv, plain.dv, truth.backward.dv);
+    if (got.dsink.defined()) expect("dsink", got.dsink, plain.dsink, truth.backward.dsink);
 }
 
 }  // namespace evenkeel::testing

@@ -21,6 +21,7 @@ FlashInputs make_flash_inputs(const ReferenceShape& shape,
 
 struct FlashGradients {
     Tensor dq, dk, dv;
+    Tensor dsink{};  // undefined without a sink
 };
 
 struct PlainFlash {
@@ -44,6 +45,9 @@ void expect_forward_near_truth(const Tensor& out,
                                const AttentionStats* stats,
                                const PlainFlash& plain,
                                const ReferenceResult& truth);
+
+// max_logit_uncapped, entropy_share and saturation, to what fp32 logits can tell.
+void expect_telemetry_near_truth(const AttentionStats& stats, const ReferenceResult& truth);
 
 // The project's rule for gradients: at most three times the plain implementation's error. Where all
 // logits are tied, dq and dk are sums of terms of size 10 that cancel to 0: there the roundings

@@ -177,12 +177,144 @@ TEST(ReferenceAttentionTest, RotatedLogitsDependOnDistanceOnly) {
     }
 }
 
+Tensor sinks(std::int64_t heads) {
+    Tensor sink = Tensor::uninitialized({heads}, DType::kFloat32);
+    for (std::int64_t h = 0; h < heads; ++h)
+        sink.data<float>()[h] = 0.75f - 0.5f * static_cast<float>(h);
+    return sink;
+}
+
+// c = 50: the logit s becomes `capped`, and a step of it counts by `slope`.
+TEST(ReferenceAttentionTest, SoftcapFollowsItsTable) {
+    const struct {
+        double s, capped, slope;
+    } table[] = {{1, 0.9999, 0.9996},   {5, 4.983, 0.990},     {10, 9.869, 0.961},
+                 {20, 18.997, 0.856},   {30, 26.853, 0.712},   {50, 38.080, 0.420},
+                 {100, 48.201, 0.0707}, {300, 49.9994, 2.5e-5}};
+    const ReferenceShape shape{1, 1, 2, 1, 1, 1};
+    ReferenceOptions options;
+    options.attention.mask.causal = false;
+    options.attention.softmax_scale = 1.0;
+    options.attention.softcap = 50.0;
+    for (const auto& row : table) {
+        const Values q{row.s}, k{1.0, 1.0}, v{1.0, -1.0};
+        const ReferenceResult r = reference_attention_forward(shape, q, k, v, options);
+        EXPECT_NEAR(r.max_logit[0], row.capped, 5e-4) << "s = " << row.s;
+        EXPECT_DOUBLE_EQ(r.max_logit_uncapped[0], row.s);
+        // Two tied keys: the first one's logit has the gradient 1/2, and is s times its key.
+        const Values dk = reference_attention_backward(shape, q, k, v, {1.0}, options).dk;
+        EXPECT_NEAR(dk[0] / (0.5 * row.s), row.slope, 0.02 * row.slope) << "s = " << row.s;
+    }
+}
+
+// Attention with a sink is attention with one more key of that logit and value zero.
+TEST(ReferenceAttentionTest, SinkIsOneMoreKeyWithoutValue) {
+    const std::int64_t T = 4, S = 5, D = 3;
+    const ReferenceShape shape{1, T, S, 2, 1, D}, one_more{1, T, S + 1, 1, 1, D};
+    ReferenceOptions options;
+    options.attention.mask = {false, 0, {}};
+    options.attention.softmax_scale = 0.5;
+    options.attention.softcap = 1.25;
+    options.attention.sink = sinks(2);
+    const Values q = normals(static_cast<std::size_t>(T * 2 * D), 1);
+    const Values k = normals(static_cast<std::size_t>(S * D), 2), v = normals(k.size(), 3);
+    const Values dout = normals(q.size(), 4);
+    const ReferenceResult r = reference_attention_forward(shape, q, k, v, options);
+    const ReferenceGradients g = reference_attention_backward(shape, q, k, v, dout, options);
+    Values dk(k.size(), 0.0), dv(v.size(), 0.0);
+    for (std::int64_t h = 0; h < 2; ++h) {
+        // Channel 0 of q is 1 and of the last key the logit, so that q dot k is what a cap turns into
+        // the sink, for every query.
+        const double sink = options.attention.sink.data<float>()[h];
+        Values q1, dout1, k1, v1;
+        for (std::int64_t t = 0; t < T; ++t) {
+            q1.push_back(1.0), dout1.push_back(0.0);
+            for (std::int64_t d = 0; d < D; ++d) {
+                q1.push_back(q[static_cast<std::size_t>((t * 2 + h) * D + d)]);
+                dout1.push_back(dout[static_cast<std::size_t>((t * 2 + h) * D + d)]);
+            }
+        }
+        for (std::int64_t j = 0; j < S; ++j) {
+            k1.push_back(0.0), v1.push_back(0.0);
+            for (std::int64_t d = 0; d < D; ++d) {
+                k1.push_back(k[static_cast<std::size_t>(j * D + d)]);
+                v1.push_back(v[static_cast<std::size_t>(j * D + d)]);
+            }
+        }
+        k1.push_back(1.25 * std::atanh(sink / 1.25) / 0.5);
+        v1.resize(v1.size() + 1 + D, 0.0), k1.resize(v1.size(), 0.0);
+        ReferenceShape wider = one_more;
+        wider.D = D + 1;
+        ReferenceOptions plain = options;
+        plain.attention.sink = {};
+        const ReferenceResult want = reference_attention_forward(wider, q1, k1, v1, plain);
+        const ReferenceGradients of = reference_attention_backward(wider, q1, k1, v1, dout1, plain);
+        for (std::int64_t t = 0; t < T; ++t) {
+            EXPECT_NEAR(r.lse[static_cast<std::size_t>(h * T + t)],
+                        want.lse[static_cast<std::size_t>(t)], 1e-13);
+            for (std::int64_t d = 0; d < D; ++d) {
+                const auto at = static_cast<std::size_t>((t * 2 + h) * D + d);
+                const auto there = static_cast<std::size_t>(t * (D + 1) + 1 + d);
+                EXPECT_NEAR(r.out[at], want.out[there], 1e-13) << "head " << h << " query " << t;
+                EXPECT_NEAR(g.dq[at], of.dq[there], 1e-13) << "head " << h << " query " << t;
+            }
+        }
+        for (std::int64_t j = 0; j < S; ++j) {
+            for (std::int64_t d = 0; d < D; ++d) {
+                const auto at = static_cast<std::size_t>(j * D + d);
+                dk[at] += of.dk[static_cast<std::size_t>(j * (D + 1) + 1 + d)];
+                dv[at] += of.dv[static_cast<std::size_t>(j * (D + 1) + 1 + d)];
+            }
+        }
+        EXPECT_NEAR(r.entropy[h], want.entropy[0], 1e-13);
+        EXPECT_NEAR(r.entropy_share[h], want.entropy_share[0], 1e-13);
+        EXPECT_EQ(r.saturation[h], want.saturation[0]);
+        // The last key's gradient is scale * slope of the cap * that of the logit.
+        const double slope = 1.0 - sink * sink / (1.25 * 1.25);
+        EXPECT_NEAR(g.dsink[h], of.dk[static_cast<std::size_t>(S * (D + 1))] / (0.5 * slope),
+                    1e-12);
+    }
+    for (std::size_t i = 0; i < k.size(); ++i) {
+        EXPECT_NEAR(g.dk[i], dk[i], 1e-13) << "dk " << i;
+        EXPECT_NEAR(g.dv[i], dv[i], 1e-13) << "dv " << i;
+    }
+}
+
+TEST(ReferenceAttentionTest, TellsUniformRowsFromOneHotOnes) {
+    const ReferenceShape shape{1, 4, 4, 1, 1, 1};
+    ReferenceOptions options;
+    const Values v(4, 1.0);
+    const ReferenceResult uniform =
+        reference_attention_forward(shape, Values(4, 0.0), Values(4, 1.0), v, options);
+    EXPECT_NEAR(uniform.entropy_share[0], 1.0, 1e-15);
+    EXPECT_EQ(uniform.saturation[0], 0.0);
+    // All weight on key 0; the first query has no choice and does not count.
+    const ReferenceResult one_hot =
+        reference_attention_forward(shape, Values(4, 100.0), {10.0, 0.0, 0.0, 0.0}, v, options);
+    EXPECT_NEAR(one_hot.entropy_share[0], 0.0, 1e-15);
+    EXPECT_EQ(one_hot.saturation[0], 1.0);
+    // With a sink of weight 1 it does, and has half of it.
+    options.attention.sink = Tensor::zeros({1}, DType::kFloat32);
+    const ReferenceResult sink =
+        reference_attention_forward({1, 1, 1, 1, 1, 1}, {0.0}, {0.0}, {8.0}, options);
+    EXPECT_NEAR(sink.out[0], 4.0, 1e-15);
+    EXPECT_NEAR(sink.entropy_share[0], 1.0, 1e-15);
+    EXPECT_NEAR(sink.lse[0], std::log(2.0), 1e-15);
+    // A row that sees nothing.
+    const ReferenceResult blind =
+        reference_attention_forward({1, 1, 0, 1, 1, 1}, {0.0}, {}, {}, options);
+    EXPECT_EQ(blind.out[0], 0.0);
+    EXPECT_EQ(blind.lse[0], 0.0);
+}
+
 struct GradientCase {
     const char* name;
     ReferenceShape shape;
     AttentionMask mask;
     QkNormKind kind = QkNormKind::kNone;
     bool full_width = false;
+    double softcap = 0.0;
+    bool sink = false;
 };
 void PrintTo(const GradientCase& c, std::ostream* out) { *out << c.name; }
 
@@ -194,6 +326,8 @@ TEST_P(ReferenceGradientTest, MatchesFiniteDifferences) {
     const ReferenceShape& s = c.shape;
     ReferenceOptions options;
     options.attention.mask = c.mask;
+    options.attention.softcap = c.softcap;
+    if (c.sink) options.attention.sink = sinks(s.H);
     if (c.kind != QkNormKind::kNone) {
         options.q.kind = options.k.kind = c.kind;
         options.q.full_width = options.k.full_width = c.full_width;
@@ -229,6 +363,20 @@ TEST_P(ReferenceGradientTest, MatchesFiniteDifferences) {
     check("v", v, g.dv);
     check("q_gain", options.q.gain, g.dq_gain);
     check("k_gain", options.k.gain, g.dk_gain);
+    if (!c.sink) return;
+    ASSERT_EQ(g.dsink.size(), static_cast<std::size_t>(s.H));
+    for (std::int64_t i = 0; i < s.H; ++i) {
+        const float h = 0x1p-16f;  // exact beside the sinks
+        float& x = options.attention.sink.data<float>()[i];
+        const float kept = x;
+        x = kept + h;
+        const double above = loss();
+        x = kept - h;
+        const double below = loss();
+        x = kept;
+        EXPECT_NEAR(g.dsink[static_cast<std::size_t>(i)], (above - below) / (2.0 * h), 1e-8)
+            << "sink of head " << i;
+    }
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -240,8 +388,16 @@ INSTANTIATE_TEST_SUITE_P(
         GradientCase{"more_queries", {1, 5, 2, 1, 1, 6}, {}},
         GradientCase{"bidirectional", {1, 4, 3, 4, 2, 6}, {false, 0, {}}, QkNormKind::kL2},
         GradientCase{"window", {1, 5, 5, 2, 1, 6}, {true, 2, {}}, QkNormKind::kLayerNorm},
-        GradientCase{
-            "documents", {1, 6, 6, 2, 1, 6}, {true, 0, {0, 2, 6}}, QkNormKind::kRms, true}),
+        GradientCase{"documents", {1, 6, 6, 2, 1, 6}, {true, 0, {0, 2, 6}}, QkNormKind::kRms, true},
+        GradientCase{"softcap", {1, 4, 4, 2, 1, 6}, {}, QkNormKind::kRms, false, 1.5},
+        GradientCase{"sink", {1, 5, 3, 4, 2, 6}, {}, QkNormKind::kNone, false, 0.0, true},
+        GradientCase{"softcap_and_sink",
+                     {2, 3, 4, 2, 1, 6},
+                     {false, 0, {}},
+                     QkNormKind::kRms,
+                     false,
+                     2.0,
+                     true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
