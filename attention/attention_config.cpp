@@ -11,6 +11,22 @@ constexpr const char* kOp = "attention";
 constexpr std::int64_t kMaxHeads = 1 << 20;  // far more than fit, few enough to multiply
 constexpr std::array<std::int64_t, 7> kHeadDims{32, 64, 80, 96, 128, 192, 256};
 constexpr std::array<std::int64_t, 4> kCudaHeadDims{64, 96, 128, 256};
+constexpr double kLeastFactor = 1e-30,
+                 kMostFactor = 1e30;    // of logits, as flash attention takes it
+constexpr double kLeastHalf = 0x1p-24;  // fp16's smallest positive number
+constexpr double kLargeEps = 1e-3;
+constexpr const char* kReadMore = " (docs/qk_norm.md#mistakes)";
+constexpr const char* kNoValueNorm =
+    "no setting: values are what attention returns, so normalising them throws away what they "
+    "weigh, "
+    "and bounds no logit (docs/qk_norm.md#mistakes)";
+constexpr const char* kNoClamp =
+    "no setting: a clamped logit has no gradient, so that a head beyond the limit stays there; "
+    "model.attention.softcap bends logits and keeps their gradients (docs/qk_norm.md#mistakes)";
+
+using Kind = QkNormConfig::Kind;
+using Scope = QkNormConfig::Scope;
+using Gain = QkNormConfig::Gain;
 
 bool divides(std::int64_t a, std::int64_t b) { return a > 0 && b % a == 0; }
 
@@ -48,6 +64,82 @@ void check_head_dim(const AttentionConfig& config, Device device) {
     rope_frequencies(config.rope, D);  // checks attention.rope
 }
 
+void check_logits(const AttentionConfig& config) {
+    EVENKEEL_CHECK_CODE(config.window >= 0, ErrorCode::kConfig, kOp, "model.attention.window: got ",
+                        config.window, ", want a number of tokens, or 0 for no limit");
+    const double scale = config.softmax_scale, cap = config.softcap;
+    EVENKEEL_CHECK_CODE(scale == 0.0 || (scale >= kLeastFactor && scale <= kMostFactor),
+                        ErrorCode::kConfig, kOp, "model.attention.softmax_scale: got ", scale,
+                        ", want a positive number, or 0 for 1 / sqrt(head_dim)");
+    EVENKEEL_CHECK_CODE(cap >= 0.0 && cap <= kMostFactor, ErrorCode::kConfig, kOp,
+                        "model.attention.softcap: got ", cap,
+                        ", want a positive number, or 0 for none");
+    EVENKEEL_CHECK_CODE(std::isfinite(config.sink_init), ErrorCode::kConfig, kOp,
+                        "model.attention.sink_init: got ", config.sink_init,
+                        ", want a finite number");
+    EVENKEEL_CHECK_CODE(config.sink_init == 0.0 || config.sink == AttentionConfig::Sink::kLearned,
+                        ErrorCode::kConfig, kOp, "model.attention.sink_init: got ",
+                        config.sink_init,
+                        ", want 0: only model.attention.sink learned has a first logit to choose");
+}
+
+// Of what gains the parameters are, and what their first values may be.
+void check_gain(const QkNormConfig& norm) {
+    const auto number = [](const char* name, double value, bool right, const char* want) {
+        EVENKEEL_CHECK_CODE(std::isfinite(value) && right, ErrorCode::kConfig, kOp,
+                            "model.attention.qk_norm.", name, ": got ", value, ", want ", want);
+    };
+    number("gain_init", norm.gain_init, true, "a finite number");
+    number("gain_offset", norm.gain_offset, true, "a finite number");
+    number("gain_unit", norm.gain_unit, norm.gain_unit > 0.0, "a positive number");
+    number("gain_limit", norm.gain_limit, norm.gain_limit > 0.0, "a positive number");
+    if (norm.gain_form != QkNormConfig::GainForm::kExponential) return;
+    EVENKEEL_CHECK_CODE(norm.gain == Gain::kPerHeadScalar || norm.gain == Gain::kScalar,
+                        ErrorCode::kConfig, kOp,
+                        "model.attention.qk_norm.gain_form: got exponential, want linear: the "
+                        "exponential form is one temperature for all channels (qk_norm.gain "
+                        "per_head_scalar or scalar)");
+    number("gain_offset", norm.gain_offset, norm.gain_offset == 0.0,
+           "0: the exponential form has no offset");
+    number("gain_unit", norm.gain_unit, norm.gain_unit == 1.0,
+           "1: the exponential form has no unit");
+    number("gain_init", norm.gain_init, norm.gain_init > 0.0 && norm.gain_init <= norm.gain_limit,
+           "a positive number of at most gain_limit: an exponential is never anything else");
+}
+
+void check_norm(const QkNormConfig& norm) {
+    const bool full_width = norm.scope == Scope::kFullWidth;
+    EVENKEEL_CHECK_CODE(!full_width || norm.kind == Kind::kRms, ErrorCode::kConfig, kOp,
+                        "model.attention.qk_norm.scope: got full_width, want head: one statistic "
+                        "for all heads goes with qk_norm.kind rms alone");
+    EVENKEEL_CHECK_CODE(
+        !full_width || (norm.gain != Gain::kPerHeadScalar && norm.gain != Gain::kScalar),
+        ErrorCode::kConfig, kOp,
+        "model.attention.qk_norm.gain: got a factor of the logits, want per_head_channel, "
+        "shared_channel or none with qk_norm.scope full_width");
+    if (norm.kind == Kind::kNone) return;
+    EVENKEEL_CHECK_CODE(std::isfinite(norm.eps) && norm.eps > 0.0, ErrorCode::kConfig, kOp,
+                        "model.attention.qk_norm.eps: got ", norm.eps, ", want a positive number");
+    if (norm.gain != Gain::kNone) check_gain(norm);
+}
+
+// QK-Clip turns down what the logits are made of, head by head: W_q and W_k, or, where a norm undoes that,
+// gains that belong to one head each.
+void check_clip(const AttentionConfig& config) {
+    const double threshold = config.qk_clip_threshold;
+    EVENKEEL_CHECK_CODE(std::isfinite(threshold) && threshold >= 0.0, ErrorCode::kConfig, kOp,
+                        "model.attention.qk_clip_threshold: got ", threshold,
+                        ", want a positive number, or 0 for none");
+    const QkNormConfig& norm = config.qk_norm;
+    const bool own_gains = norm.scope == Scope::kHead && norm.gain == Gain::kPerHeadChannel;
+    EVENKEEL_CHECK_CODE(
+        threshold == 0.0 || norm.kind == Kind::kNone || own_gains, ErrorCode::kConfig, kOp,
+        "model.attention.qk_clip_threshold: got ", threshold,
+        ", want 0: scaling W_q and W_k does nothing to normalised queries and keys, so that it is "
+        "the gains that are clipped, and these must be each head's own (qk_norm.scope head, "
+        "qk_norm.gain per_head_channel)");
+}
+
 }  // namespace
 
 void QkNormConfig::visit_fields(ConfigVisitor& v) {
@@ -69,6 +161,7 @@ void QkNormConfig::visit_fields(ConfigVisitor& v) {
     v.field("gain_unit", gain_unit, "what a gain of 1 is stored as: the optimizer steps by it");
     v.field("gain_limit", gain_limit, "largest gain of the exponential form");
     v.field("gain_weight_decay", gain_weight_decay, "whether weight decay applies to the gains");
+    v.refused("normalize_v", kNoValueNorm);
 }
 
 void AttentionConfig::visit_fields(ConfigVisitor& v) {
@@ -86,6 +179,8 @@ void AttentionConfig::visit_fields(ConfigVisitor& v) {
     v.field("sink_init", sink_init, "first logit of learned sinks");
     v.field("qk_clip_threshold", qk_clip_threshold,
             "largest logit after which a head's W_q and W_k are scaled down; 0: never");
+    for (const char* name : {"normalize_v", "v_norm"}) v.refused(name, kNoValueNorm);
+    for (const char* name : {"logit_clamp", "clamp"}) v.refused(name, kNoClamp);
     v.section("qk_norm", qk_norm, "normalisation of queries and keys");
     v.section("rope", rope, "rotary position embedding");
 }
@@ -93,18 +188,49 @@ void AttentionConfig::visit_fields(ConfigVisitor& v) {
 void AttentionConfig::validate(std::int64_t tensor_parallel, Device device) const {
     check_heads(*this, tensor_parallel);
     check_head_dim(*this, device);
-    EVENKEEL_CHECK_CODE(window >= 0, ErrorCode::kConfig, kOp, "model.attention.window: got ",
-                        window, ", want a number of tokens, or 0 for no limit");
-    EVENKEEL_CHECK_CODE(std::isfinite(softmax_scale) && softmax_scale >= 0.0, ErrorCode::kConfig,
-                        kOp, "model.attention.softmax_scale: got ", softmax_scale,
-                        ", want a positive number, or 0 for 1 / sqrt(head_dim)");
-    if (qk_norm.kind == QkNormConfig::Kind::kNone) return;
-    EVENKEEL_CHECK_CODE(std::isfinite(qk_norm.eps) && qk_norm.eps > 0.0, ErrorCode::kConfig, kOp,
-                        "model.attention.qk_norm.eps: got ", qk_norm.eps,
-                        ", want a positive number");
-    EVENKEEL_CHECK_CODE(std::isfinite(qk_norm.gain_init), ErrorCode::kConfig, kOp,
-                        "model.attention.qk_norm.gain_init: got ", qk_norm.gain_init,
-                        ", want a finite number");
+    check_logits(*this);
+    check_norm(qk_norm);
+    check_clip(*this);
+}
+
+std::vector<std::string> AttentionConfig::warnings() const {
+    std::vector<std::string> texts;
+    const auto warn = [&](const auto&... parts) {
+        texts.push_back(concat("model.attention.", parts..., kReadMore));
+    };
+    if (qk_norm.kind == Kind::kNone) return texts;
+    const double usual_scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
+    const bool unit_length = qk_norm.kind == Kind::kL2;
+    if (qk_norm.scope == Scope::kFullWidth) {
+        warn(
+            "qk_norm.scope: full_width takes one statistic over all heads of a token, so that a "
+            "loud head quietens the others and a head's logits may reach sqrt(num_heads "
+            "num_kv_heads) times the bound of scope head");
+    }
+    if (unit_length && std::abs(softmax_scale / usual_scale - 1.0) < 0.05) {
+        warn("softmax_scale: got ", softmax_scale,
+             ", about 1 / sqrt(head_dim), with q and k of unit length, whose dot products are at "
+             "most 1 already: the softmax stays near uniform unless gains grow that much larger; "
+             "want 0, which means 1 here");
+    }
+    if (unit_length && qk_norm.gain == Gain::kNone && logit_scale() <= 1.0) {
+        warn("qk_norm.gain: none, with q and k of unit length, leaves logits between ",
+             -logit_scale(), " and ", logit_scale(),
+             ": no key can have much more weight than another; want a gain, or a softmax_scale "
+             "well above 1");
+    }
+    if (qk_norm.eps < kLeastHalf) {
+        warn("qk_norm.eps: got ", qk_norm.eps,
+             ", which is 0 in fp16: where a model's norms are computed in that type, a row of "
+             "zeros becomes NaN; want 6e-8 or more, such as 1e-6");
+    }
+    if (qk_norm.eps > kLargeEps) {
+        warn("qk_norm.eps: got ", qk_norm.eps, ", which is no longer small beside the ",
+             unit_length ? "sum" : "mean",
+             " of squares of ordinary rows: these are then shortened and not normalised; want "
+             "about 1e-6");
+    }
+    return texts;
 }
 
 double AttentionConfig::logit_scale() const {

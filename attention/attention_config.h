@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <vector>
 
 #include "attention/qk_norm_rope.h"
 #include "attention/rope.h"
@@ -67,6 +69,9 @@ struct AttentionConfig {
     // Throws kConfig naming the key to change: head counts against each other and against P, head_dim
     // against the kernels and RoPE, every number that has no meaning, and methods that exclude each other.
     void validate(std::int64_t tensor_parallel, Device device = Device::kCpu) const;
+
+    // What is allowed but mostly a mistake: a sentence each, which names the key and where to read more.
+    std::vector<std::string> warnings() const;
 
     // softmax_scale, or what 0 stands for.
     double logit_scale() const;

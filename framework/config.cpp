@@ -40,9 +40,11 @@ struct Field {
 class Walker final : public ConfigVisitor {
   public:
     using OnField = std::function<void(const Field&)>;
-    using OnSection = std::function<void(const std::string& path, const char* doc)>;
-    explicit Walker(OnField on_field, OnSection on_section = nullptr)
-        : on_field_(std::move(on_field)), on_section_(std::move(on_section)) {}
+    using OnName = std::function<void(const std::string& path, const char* text)>;
+    explicit Walker(OnField on_field, OnName on_section = nullptr, OnName on_refused = nullptr)
+        : on_field_(std::move(on_field)),
+          on_section_(std::move(on_section)),
+          on_refused_(std::move(on_refused)) {}
 
     void field(const char* name, bool& value, const char* doc) override { call(name, doc, &value); }
     void field(const char* name, std::int64_t& value, const char* doc) override {
@@ -53,6 +55,9 @@ class Walker final : public ConfigVisitor {
     }
     void field(const char* name, std::string& value, const char* doc) override {
         call(name, doc, &value);
+    }
+    void refused(const char* name, const char* reason) override {
+        if (on_refused_) on_refused_(prefix_ + name, reason);
     }
 
   protected:
@@ -80,15 +85,17 @@ class Walker final : public ConfigVisitor {
         on_field_(Field{prefix_ + name, doc, value});
     }
     OnField on_field_;
-    OnSection on_section_;
+    OnName on_section_, on_refused_;
     std::string prefix_;
     std::vector<std::size_t> lengths_;
 };
 
 ConfigNames names_of(const VisitFields& visit) {
     ConfigNames names;
-    Walker walker([&](const Field& field) { names.keys.push_back(field.path); },
-                  [&](const std::string& path, const char*) { names.sections.push_back(path); });
+    Walker walker(
+        [&](const Field& field) { names.keys.push_back(field.path); },
+        [&](const std::string& path, const char*) { names.sections.push_back(path); },
+        [&](const std::string& path, const char* reason) { names.refused[path] = reason; });
     visit(walker);
     return names;
 }
@@ -262,7 +269,7 @@ void check_keys(const Json& object,
             }
             check_keys(value, path + ".", names, origin);
         } else if (!names.is_key(path)) {
-            fail(origin, path, "unknown key, " + names.advice(path));
+            fail(origin, path, names.complaint(path));
         }
     }
 }
@@ -332,7 +339,7 @@ void apply_override(const VisitFields& visit, const std::string& assignment) {
 
     const ConfigNames names = names_of(visit);
     if (names.is_section(path)) fail(origin, path, "a section, want one of its keys");
-    if (!names.is_key(path)) fail(origin, path, "unknown key, " + names.advice(path));
+    if (!names.is_key(path)) fail(origin, path, names.complaint(path));
 
     Walker walker([&](const Field& field) {
         if (field.path != path) return;

@@ -30,6 +30,11 @@ class ConfigVisitor {
         value = static_cast<Enum>(index);
     }
 
+    // A name that is no setting but that people try: reading it throws with this reason.
+    virtual void refused(const char* name, const char* reason) {
+        static_cast<void>(name), static_cast<void>(reason);
+    }
+
     template <typename Section>
     void section(const char* name, Section& section, const char* doc) {
         if (!begin_section(name, doc)) return;

@@ -71,6 +71,11 @@ int edit_distance(const std::string& a, const std::string& b) {
 bool ConfigNames::is_key(const std::string& path) const { return contains(keys, path); }
 bool ConfigNames::is_section(const std::string& path) const { return contains(sections, path); }
 
+std::string ConfigNames::complaint(const std::string& unknown) const {
+    const auto reason = refused.find(unknown);
+    return reason != refused.end() ? reason->second : "unknown key, " + advice(unknown);
+}
+
 std::string ConfigNames::advice(const std::string& unknown) const {
     constexpr std::size_t kLongest = 64;  // of a name worth comparing
     const std::string name = last_name(unknown).substr(0, kLongest);

@@ -1,17 +1,21 @@
 // The names a configuration has, and what to say about one it has not.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
 namespace evenkeel {
 
 struct ConfigNames {
-    std::vector<std::string> keys;      // full paths in declaration order
-    std::vector<std::string> sections;  // likewise
+    std::vector<std::string> keys;               // full paths in declaration order
+    std::vector<std::string> sections;           // likewise
+    std::map<std::string, std::string> refused;  // why, by path: ConfigVisitor::refused
 
     bool is_key(const std::string& path) const;
     bool is_section(const std::string& path) const;
+    // Of a path that is neither: why it is refused, or that it is unknown, with advice.
+    std::string complaint(const std::string& unknown) const;
     // "did you mean schedule.peak_lr?" when one is near enough, else what its section holds.
     std::string advice(const std::string& unknown) const;
 };

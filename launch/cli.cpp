@@ -175,6 +175,25 @@ void add_bench(CLI::App& program, BenchCommand& command, std::string& device, Ch
     });
 }
 
+void add_methods(CLI::App& program, MethodsCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand(
+        "methods", "The ways to keep attention logits bounded, by the names of model.method");
+    app.add_flag("--json", command.json, "Print JSON, with the settings that each stands for");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel methods\n"
+        "  evenkeel methods --json\n"
+        "  evenkeel train --config configs/tiny.json --set model.method=henry\n\n"
+        "JSON: [{name, summary, source, settings: {PATH: VALUE}}], settings where they differ from "
+        "the defaults\n"
+        "and for the default sizes. docs/qk_norm.md tells what each does.");
+    app.callback([&] {
+        choice.run = [&](Communicator& world) {
+            if (world.rank() == 0) run_methods(command);
+        };
+    });
+}
+
 // A training step frees and takes the same memory over and over. By default the C library gives large
 // blocks back to the system each time, and a few percent of a step go into page faults.
 void keep_freed_memory() {
@@ -199,6 +218,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     InspectCommand inspect;
     ReportCommand report;
     BenchCommand bench;
+    MethodsCommand methods;
     bool table = false;
     std::string device = name_of(bench.device);
     add_train(program, train, choice, table);
@@ -207,6 +227,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_inspect(program, inspect, choice);
     add_report(program, report, choice);
     add_bench(program, bench, device, choice);
+    add_methods(program, methods, choice);
 
     const bool speaks = session.world().rank() == 0;
     try {

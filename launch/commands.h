@@ -49,6 +49,12 @@ struct ReportCommand {
 };
 void run_report(const ReportCommand& command);
 
+struct MethodsCommand {
+    bool json = false;
+};
+// Prints the methods that model.method knows.
+void run_methods(const MethodsCommand& command);
+
 struct BenchCommand {
     std::vector<std::string> only;  // names of measurements; empty: all
     Device device = Device::kCpu;

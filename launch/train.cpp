@@ -171,6 +171,9 @@ void run_train(const TrainCommand& command, Communicator& world) {
     }
     config.validate(world.size());
     log_info(compact_text(config));
+    if (world.rank() == 0) {
+        for (const std::string& text : config.model.attention.warnings()) log_warning(text);
+    }
 
     const ProcessGrid grid(world, config.parallel, config.device);
     Communicator& kv_replicas = grid.kv_replicas(config.model.attention.num_kv_heads);

@@ -13,20 +13,39 @@ constexpr const char* kTypeNames[] = {"fp32", "bf16"};
 // The product of any two sizes fits 63 bits, and so does a position in flash attention's 32.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
 
+// What a method has derived from sizes follows them, unless it has been given another value.
+void follow_sizes(const ModelConfig& before, ModelConfig& config) {
+    const bool same = config.width == before.width && config.max_seq_len == before.max_seq_len &&
+                      config.num_layers == before.num_layers &&
+                      config.feed_forward_width == before.feed_forward_width;
+    if (same) return;
+    ModelConfig of_old = before, of_new = config;
+    apply_method(config.method, of_old);
+    apply_method(config.method, of_new);
+    for (double QkNormConfig::*value : {&QkNormConfig::gain_init, &QkNormConfig::gain_unit}) {
+        double& now = config.attention.qk_norm.*value;
+        if (now == of_old.attention.qk_norm.*value) now = of_new.attention.qk_norm.*value;
+    }
+}
+
 }  // namespace
 
 void ModelConfig::visit_fields(ConfigVisitor& v) {
-    const std::string before = method;
-    v.field("method", method,
-            "how logits are kept bounded, by name (evenkeel methods): sets the keys that it stands "
-            "for, "
-            "before others that are given are read");
-    if (method != before && !method.empty()) apply_method(method, *this);
+    const ModelConfig before = *this;
+    // Sizes come first: what a method sets may depend on them.
     v.field("vocab_size", vocab_size, "number of tokens; 256 for bytes");
     v.field("num_layers", num_layers, "decoder blocks");
     v.field("width", width, "channels of the residual stream");
     v.field("feed_forward_width", feed_forward_width, "channels inside the feed-forward layer");
     v.field("max_seq_len", max_seq_len, "longest sequence the model is run on");
+    v.field("method", method,
+            "how logits are kept bounded, by name (evenkeel methods): sets the keys that it stands "
+            "for, before others that are given are read");
+    if (method != before.method) {
+        if (!method.empty()) apply_method(method, *this);
+    } else if (!method.empty()) {
+        follow_sizes(before, *this);
+    }
     v.choice("activation", activation, kActivationNames, "feed-forward activation");
     v.choice("architecture", architecture, kArchitectureNames,
              "pre-norm decoder, or nGPT: hidden states and weights of unit length");
@@ -71,6 +90,15 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
     EVENKEEL_CHECK_CODE(embedding_init_std >= 0.0, ErrorCode::kConfig, "ModelConfig",
                         "model.embedding_init_std: got ", embedding_init_std, ", want 0 or more");
     attention.validate(tensor_parallel, device);
+    const bool clips = attention.qk_clip_threshold > 0.0;
+    EVENKEEL_CHECK_CODE(
+        !clips || (!sigma_reparam && architecture == Architecture::kPreNorm), ErrorCode::kConfig,
+        "ModelConfig", "model.attention.qk_clip_threshold: got ", attention.qk_clip_threshold,
+        ", want 0: ",
+        sigma_reparam ? "with model.sigma_reparam the scale of a weight is gamma's, "
+                        "whatever the weight's own"
+                      : "model.architecture ngpt brings every row of a weight back "
+                        "to unit length after each step");
     EVENKEEL_CHECK_CODE(architecture == Architecture::kPreNorm && !sigma_reparam,
                         ErrorCode::kConfig, "ModelConfig",
                         "model.architecture, model.sigma_reparam: not built yet");

@@ -5,7 +5,18 @@
 
 #define EVENKEEL_METHODS(METHOD) \
     METHOD(kPlain)               \
-    METHOD(kRms)
+    METHOD(kRms)                 \
+    METHOD(kRmsShared)           \
+    METHOD(kRmsZeroCentred)      \
+    METHOD(kLayerNorm)           \
+    METHOD(kFullWidthRms)        \
+    METHOD(kHenry)               \
+    METHOD(kHenryModule)         \
+    METHOD(kCosine)              \
+    METHOD(kSoftcap)             \
+    METHOD(kSink)                \
+    METHOD(kOffByOne)            \
+    METHOD(kQkClip)
 
 namespace evenkeel {
 

@@ -120,6 +120,23 @@ TEST(ConfigTest, UnknownKeyThatIsNearNothingListsTheSection) {
               "[config] a.json: schedule.wombat: unknown key, want one of peak_lr, color");
 }
 
+TEST(ConfigTest, NamesThatAreNoSettingsSayWhy) {
+    struct WithRefused {
+        Outer trainer;
+        void visit_fields(ConfigVisitor& v) {
+            v.refused("speed", "no setting: it follows from steps");
+            v.section("trainer", trainer, "the loop");
+        }
+    } root;
+    const VisitFields visit = [&](ConfigVisitor& v) { root.visit_fields(v); };
+    EXPECT_EQ(message_of([&] { parse_config(visit, R"({"speed": 3})", "a.json"); }),
+              "[config] a.json: speed: no setting: it follows from steps");
+    EXPECT_EQ(message_of([&] { apply_override(visit, "speed=3"); }),
+              "[config] override \"speed=3\": speed: no setting: it follows from steps");
+    EXPECT_EQ(to_markdown(visit).find("speed"), std::string::npos);
+    EXPECT_EQ(to_json(visit).find("speed"), std::string::npos);
+}
+
 TEST(ConfigTest, DottedKeysAreNotPaths) {
     EXPECT_EQ(parse_message(R"({"trainer.steps": 1})"),
               "[config] a.json: trainer.steps: a key with a dot, want an object inside an object");

@@ -45,10 +45,11 @@ TEST_P(CommandTest, HelpShowsExamples) {
     EXPECT_NE(outcome.output.find(std::string("evenkeel ") + GetParam()), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(All,
-                         CommandTest,
-                         ::testing::Values("train", "eval", "sample", "inspect", "report", "bench"),
-                         [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(
+    All,
+    CommandTest,
+    ::testing::Values("train", "eval", "sample", "inspect", "report", "bench", "methods"),
+    [](const auto& test) { return std::string(test.param); });
 
 TEST(CliTest, BadUsageIsStatusTwo) {
     EXPECT_EQ(run_evenkeel("").status, 2);
@@ -109,6 +110,46 @@ TEST(CliTest, ResumingWithUnworkableSettingsLeavesTheRunAsItWas) {
     expect_refusal(run_evenkeel(tiny.train("--set trainer.resume=true --set schedule.peak_lr=-1")),
                    {2, {"schedule.peak_lr"}});
     EXPECT_EQ(read_file(tiny.run + "/config.json"), before);
+}
+
+TEST(CliTest, MethodsAreListedAsATableAndAsJson) {
+    const Outcome table = run_evenkeel("methods");
+    EXPECT_EQ(table.status, 0) << table.output;
+    EXPECT_EQ(table.output.find("plain "), 0u) << table.output;
+    EXPECT_NE(table.output.find("\nhenry "), std::string::npos) << table.output;
+    const Outcome json = run_evenkeel("methods --json");
+    const Json list = Json::parse(json.output);
+    for (const Json& method : list) {
+        if (method["name"] != "softcap") continue;
+        EXPECT_EQ(method["settings"]["model.attention.softcap"], 50.0);
+        EXPECT_EQ(method["settings"]["model.attention.qk_norm.kind"], "none");
+        EXPECT_EQ(method["settings"].size(), 2u) << method;
+        return;
+    }
+    ADD_FAILURE() << "no softcap in " << json.output;
+}
+
+TEST(CliTest, UnknownMethodListsTheKnownOnes) {
+    const TinyRun tiny;
+    expect_refusal(run_evenkeel(tiny.train("--set model.method=x")),
+                   {2, {"model.method: got \"x\", want one of plain, rms"}});
+}
+
+TEST(CliTest, TriedMistakesAreRefusedWithTheReason) {
+    const TinyRun tiny;
+    expect_refusal(run_evenkeel(tiny.train("--set model.attention.qk_norm.normalize_v=true")),
+                   {2, {"values are what attention returns", "docs/qk_norm.md#mistakes"}});
+}
+
+TEST(CliTest, AllowedMistakesAreWarnedOfOnce) {
+    const TinyRun tiny;
+    const Outcome outcome =
+        run_evenkeel(tiny.train("--set model.attention.qk_norm.eps=1e-9 --set trainer.steps=1"));
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    const std::string text = "model.attention.qk_norm.eps: got 1e-09";
+    const std::size_t first = outcome.output.find(text);
+    ASSERT_NE(first, std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.output.find(text, first + 1), std::string::npos) << outcome.output;
 }
 
 TEST(CliTest, MisspeltKeyNamesTheNearest) {
