@@ -8,44 +8,77 @@
 namespace gpu_emulator {
 namespace {
 
-enum class Combine { kNone, kAnd, kOr, kXor };
-
-// d|q = a CMP b [combined with c]: q is the complement's combination.
-template <class T, class Compare, Combine kCombine>
+// d|q = a CMP b: q is the complement.
+template <class T, class Compare>
 Step setp(Block&, std::uint64_t* r, const Op& op) {
     const bool v = Compare{}(get<T>(r, op.slots[2]), get<T>(r, op.slots[3]));
-    bool p = v, q = !v;
-    if constexpr (kCombine != Combine::kNone) {
-        const bool c = get<bool>(r, op.slots[4]) != op.negated;
-        auto combine = [c](bool x) {
-            return kCombine == Combine::kAnd ? x && c : kCombine == Combine::kOr ? x || c : x != c;
-        };
-        p = combine(v);
-        q = combine(!v);
-    }
-    put(r, op.slots[0], p);
-    put(r, op.slots[1], q);
+    put(r, op.slots[0], v);
+    put(r, op.slots[1], !v);
     return Step::kNext;
 }
 
+// Form::mode of a comparison that is combined with a predicate.
+enum Combine : std::uint32_t { kAnd, kOr, kXor };
+
+// d|q = (a CMP b) combined with c: q is the complement's combination.
 template <class T, class Compare>
-void add_comparison(FormTable& t, const std::string& name, const std::string& type, Compare) {
-    const std::string s(1, size_letter<T>());
-    const std::string two = "p|p = " + s + " " + s, three = two + " p";
-    t.add("setp." + name + "." + type, Form{two, &setp<T, Compare, Combine::kNone>});
-    t.add("setp." + name + ".and." + type, Form{three, &setp<T, Compare, Combine::kAnd>});
-    t.add("setp." + name + ".or." + type, Form{three, &setp<T, Compare, Combine::kOr>});
-    t.add("setp." + name + ".xor." + type, Form{three, &setp<T, Compare, Combine::kXor>});
-    if (sizeof(T) < 4) return;
-    t.add<std::uint32_t(T, T)>("set." + name + ".u32." + type,
-                               [](T a, T b) { return Compare{}(a, b) ? 0xffffffffu : 0u; });
-    t.add<float(T, T)>("set." + name + ".f32." + type,
-                       [](T a, T b) { return Compare{}(a, b) ? 1.0f : 0.0f; });
+Step setp_combined(Block&, std::uint64_t* r, const Op& op) {
+    const bool v = Compare{}(get<T>(r, op.slots[2]), get<T>(r, op.slots[3]));
+    const bool c = get<bool>(r, op.slots[4]) != op.negated;
+    const auto combine = [&](bool x) {
+        return op.mode == kAnd ? x && c : op.mode == kOr ? x || c : x != c;
+    };
+    put(r, op.slots[0], combine(v));
+    put(r, op.slots[1], combine(!v));
+    return Step::kNext;
+}
+
+template <class Result, class Compare>
+struct Set {
+    template <class T>
+    Result operator()(T a, T b) const {
+        if constexpr (std::is_same_v<Result, float>) return Compare{}(a, b) ? 1.0f : 0.0f;
+        return static_cast<Result>(Compare{}(a, b) ? 0xffffffffu : 0u);
+    }
+};
+
+// The handlers of one comparison of one type; set_*: null where there is no such form.
+struct Comparison {
+    char letter;
+    Handler setp, setp_combined, set_u32, set_f32;
+};
+
+// Apart from the handlers, of which there are hundreds: text takes longer to compile than they do.
+void add_comparison(FormTable& t,
+                    const std::string& name,
+                    const std::string& type,
+                    const Comparison& c) {
+    const std::string s(1, c.letter), two = "p|p = " + s + " " + s, three = two + " p";
+    t.add("setp." + name + "." + type, Form{two, c.setp});
+    t.add("setp." + name + ".and." + type, Form{three, c.setp_combined, kAnd});
+    t.add("setp." + name + ".or." + type, Form{three, c.setp_combined, kOr});
+    t.add("setp." + name + ".xor." + type, Form{three, c.setp_combined, kXor});
+    if (c.set_u32 == nullptr) return;
+    const std::string operands = "w = " + s + " " + s;
+    t.add("set." + name + ".u32." + type, Form{operands, c.set_u32});
+    t.add("set." + name + ".f32." + type, Form{operands, c.set_f32});
+}
+
+template <class T, class Compare>
+Comparison comparison_of(Compare) {
+    Comparison c{size_letter<T>(), &setp<T, Compare>, &setp_combined<T, Compare>, nullptr, nullptr};
+    if constexpr (sizeof(T) >= 4) {
+        c.set_u32 = &Apply<Set<std::uint32_t, Compare>, std::uint32_t, T, T>::step;
+        c.set_f32 = &Apply<Set<float, Compare>, float, T, T>::step;
+    }
+    return c;
 }
 
 template <class T>
 void add_integers(FormTable& t, const std::string& type) {
-    auto add = [&](const char* name, auto compare) { add_comparison<T>(t, name, type, compare); };
+    auto add = [&](const char* name, auto compare) {
+        add_comparison(t, name, type, comparison_of<T>(compare));
+    };
     add("eq", [](T a, T b) { return a == b; });
     add("ne", [](T a, T b) { return a != b; });
     if (type[0] == 'b') return;
@@ -77,7 +110,9 @@ struct Flushed {
 // Read is what a comparison sees of an operand: as it is, widened, or with subnormals flushed.
 template <class T, class Read>
 void add_floats(FormTable& t, const std::string& type) {
-    auto add = [&](const char* name, auto compare) { add_comparison<T>(t, name, type, compare); };
+    auto add = [&](const char* name, auto compare) {
+        add_comparison(t, name, type, comparison_of<T>(compare));
+    };
     add("eq", [](T a, T b) { return Read{}(a) == Read{}(b); });
     add("ne", [](T a, T b) { return Read{}(a) < Read{}(b) || Read{}(a) > Read{}(b); });
     add("lt", [](T a, T b) { return Read{}(a) < Read{}(b); });

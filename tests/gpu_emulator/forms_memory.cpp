@@ -76,42 +76,52 @@ const char* const kLoadHints[] = {"",
 const char* const kStoreHints[] = {
     "", ".wb", ".cg", ".cs", ".wt", ".L1::no_allocate", ".L1::evict_last", ".L1::evict_first"};
 
-template <class T, int kCount, Space kSpace>
-void add_access(FormTable& t, const std::string& space, const std::string& type, char letter) {
+// Not a template, for there are hundreds of handlers: text takes longer to compile than they do.
+void add_access(FormTable& t,
+                Space in,
+                const std::string& space,
+                const std::string& type,
+                const std::string& registers,
+                int count,
+                Handler load,
+                Handler store) {
     const std::string end =
-        (kCount == 1 ? std::string() : ".v" + std::to_string(kCount)) + "." + type;
-    const bool hints = kSpace == Space::kGlobal;
+        (count == 1 ? std::string() : ".v" + std::to_string(count)) + "." + type;
+    const bool hints = in == Space::kGlobal;
     // A generic address may be of either kind.
-    const std::uint8_t counted = kSpace == Space::kShared ? kCountsShared
-                                 : !hints                 ? 0
-                                 : space.empty()          ? kCountsShared | kCountsGlobal
-                                                          : kCountsGlobal;
-    const std::string registers = vector_of(kCount, letter);
+    const std::uint8_t counted = in == Space::kShared ? kCountsShared
+                                 : !hints             ? 0
+                                 : space.empty()      ? kCountsShared | kCountsGlobal
+                                                      : kCountsGlobal;
     for (const char* kind : kLoadKinds) {
         if (*kind != 0 && counted == 0) continue;
         for (const char* hint : kLoadHints) {
             if (*hint != 0 && (*kind != 0 || !hints || space.empty())) continue;
-            t.add("ld" + (kind + (space + hint)) + end,
-                  Form{registers + " = a", &load<T, kCount, kSpace>, 0, counted});
+            t.add("ld" + (kind + (space + hint)) + end, Form{registers + " = a", load, 0, counted});
         }
     }
-    if (kSpace == Space::kParam || kSpace == Space::kConst) return;
+    if (in == Space::kParam || in == Space::kConst) return;
     for (const char* kind : kStoreKinds) {
         if (*kind != 0 && counted == 0) continue;
         for (const char* hint : kStoreHints) {
             if (*hint != 0 && (*kind != 0 || !hints)) continue;
-            t.add("st" + (kind + (space + hint)) + end,
-                  Form{"a " + registers, &store<T, kCount, kSpace>, 0, counted});
+            t.add("st" + (kind + (space + hint)) + end, Form{"a " + registers, store, 0, counted});
         }
     }
 }
 
+template <class T, int kCount, Space kSpace>
+void add_vector(FormTable& t, const std::string& space, const std::string& type) {
+    const char letter = sizeof(T) == 1 ? 'B' : sizeof(T) == 2 ? 'H' : sizeof(T) == 4 ? 'W' : 'l';
+    add_access(t, kSpace, space, type, vector_of(kCount, letter), kCount, &load<T, kCount, kSpace>,
+               &store<T, kCount, kSpace>);
+}
+
 template <class T, Space kSpace>
 void add_type(FormTable& t, const std::string& space, const std::string& type) {
-    const char letter = sizeof(T) == 1 ? 'B' : sizeof(T) == 2 ? 'H' : sizeof(T) == 4 ? 'W' : 'l';
-    add_access<T, 1, kSpace>(t, space, type, letter);
-    add_access<T, 2, kSpace>(t, space, type, letter);
-    if constexpr (sizeof(T) < 8) add_access<T, 4, kSpace>(t, space, type, letter);
+    add_vector<T, 1, kSpace>(t, space, type);
+    add_vector<T, 2, kSpace>(t, space, type);
+    if constexpr (sizeof(T) < 8) add_vector<T, 4, kSpace>(t, space, type);
 }
 
 template <Space kSpace>
@@ -161,21 +171,42 @@ struct Exchange {
     }
 };
 
+// The handlers of one operation; red_*: null where it has no form without a result.
+struct Atomic {
+    std::string source;
+    char letter;
+    Handler atom_global, atom_shared, red_global, red_shared;
+};
+
+void add_atomic(FormTable& t, const std::string& end, const Atomic& a) {
+    for (const std::string kind : kAtomicKinds) {
+        const std::string with = std::string(1, a.letter) + " = a " + a.source;
+        t.add("atom" + kind + ".global." + end, Form{with, a.atom_global});
+        t.add("atom" + kind + "." + end, Form{with, a.atom_global});
+        t.add("atom" + kind + ".shared." + end, Form{with, a.atom_shared});
+    }
+    if (a.red_global == nullptr) return;
+    t.add("red.global." + end, Form{"a " + a.source, a.red_global});
+    t.add("red." + end, Form{"a " + a.source, a.red_global});
+    t.add("red.shared." + end, Form{"a " + a.source, a.red_shared});
+}
+
 template <class T, class F>
 void add_atomic(FormTable& t, const std::string& end, F) {
-    const std::string operand(1, size_letter<T>());
-    const std::string source = std::is_invocable_v<F, T, T, T> ? operand + " " + operand : operand;
-    for (const std::string kind : kAtomicKinds) {
-        const std::string with = operand + " = a " + source, without = "a " + source;
-        t.add("atom" + kind + ".global." + end, Form{with, &atomic<T, F, Space::kGlobal, true>});
-        t.add("atom" + kind + "." + end, Form{with, &atomic<T, F, Space::kGlobal, true>});
-        t.add("atom" + kind + ".shared." + end, Form{with, &atomic<T, F, Space::kShared, true>});
-        if (!kind.empty() || std::is_same_v<F, Exchange> || std::is_invocable_v<F, T, T, T>)
-            continue;
-        t.add("red.global." + end, Form{without, &atomic<T, F, Space::kGlobal, false>});
-        t.add("red." + end, Form{without, &atomic<T, F, Space::kGlobal, false>});
-        t.add("red.shared." + end, Form{without, &atomic<T, F, Space::kShared, false>});
+    constexpr bool kCompares = std::is_invocable_v<F, T, T, T>;
+    Atomic a{std::string(kCompares ? 3 : 1, size_letter<T>()),
+             size_letter<T>(),
+             &atomic<T, F, Space::kGlobal, true>,
+             &atomic<T, F, Space::kShared, true>,
+             nullptr,
+             nullptr};
+    if constexpr (kCompares) {
+        a.source[1] = ' ';
+    } else if constexpr (!std::is_same_v<F, Exchange>) {
+        a.red_global = &atomic<T, F, Space::kGlobal, false>;
+        a.red_shared = &atomic<T, F, Space::kShared, false>;
     }
+    add_atomic(t, end, a);
 }
 
 template <class T>
