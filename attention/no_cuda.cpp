@@ -1,5 +1,6 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "attention/cuda/flash_attention.h"
+#include "attention/cuda/full_width_norm.h"
 #include "attention/cuda/gain.h"
 #include "attention/cuda/qk_norm_rope.h"
 #include "attention/cuda/token_dots.h"
@@ -35,6 +36,9 @@ void flash_attention_backward(const Tensor&,
                               const Tensor&,
                               const Tensor&) {
     throw_not_built("flash_attention_backward");
+}
+void finish_full_width(const Tensor&, const float (&)[2], float) {
+    throw_not_built("full_width_norm");
 }
 void qk_norm_rope_forward(std::span<const QkNormRopePart>,
                           const RopeTable&,

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "attention/full_width_norm.h"
+#include "attention/gain.h"
+
 namespace evenkeel {
 namespace {
 
@@ -11,21 +14,43 @@ GradientSum kv_gradient_sum(const Sharding& sharding) {
     return sharding.replicas > 1 ? GradientSum::kReplicaGroup : GradientSum::kNone;
 }
 
+bool is_factor(QkNormConfig::Gain gain) {
+    return gain == QkNormConfig::Gain::kPerHeadScalar || gain == QkNormConfig::Gain::kScalar;
+}
+
 Parameter make_gain(const ProcessGrid& grid,
                     const QkNormConfig& config,
                     const std::string& name,
                     std::int64_t heads,
                     std::int64_t head_dim) {
+    using Gain = QkNormConfig::Gain;
     const int rank = grid.tp_rank(), size = grid.tp_size();
-    const bool shared = config.gain == QkNormConfig::Gain::kSharedChannel;
+    const bool shared = config.gain == Gain::kSharedChannel || config.gain == Gain::kScalar;
+    const std::int64_t width = is_factor(config.gain) ? 1 : head_dim;
+    Shape shape{shared ? width : heads};
+    if (config.gain == Gain::kPerHeadChannel) shape.push_back(width);
     const Sharding sharding = shared ? Sharding::replicated(rank, size)
                                      : Sharding::sharded_by_head(0, heads, 1, rank, size);
-    Parameter gain = declare_parameter(name, shared ? Shape{head_dim} : Shape{heads, head_dim},
-                                       sharding, DType::kFloat32);
+    Parameter gain = declare_parameter(name, shape, sharding, DType::kFloat32);
     // A rank's heads see a shared gain only in part.
     gain.gradient_sum = shared ? GradientSum::kTensorParallel : kv_gradient_sum(sharding);
     gain.weight_decay = config.gain_weight_decay;
     return gain;
+}
+
+Parameter make_sink(const ProcessGrid& grid, const std::string& name, std::int64_t heads) {
+    Parameter sink = declare_parameter(
+        name, {heads}, Sharding::sharded_by_head(0, heads, 1, grid.tp_rank(), grid.tp_size()),
+        DType::kFloat32);
+    sink.weight_decay = false;
+    return sink;
+}
+
+bool exists(const Parameter& parameter) { return !parameter.name.empty(); }
+
+// Where the gradient of a gain is added up: a tensor like it.
+Tensor zeros_like(const Tensor& gain) {
+    return gain.defined() ? Tensor::zeros(gain.shape(), DType::kFloat32, gain.device()) : Tensor();
 }
 
 // The table's rows from position `first` on.
@@ -80,27 +105,34 @@ TensorParallelAttention::TensorParallelAttention(const ProcessGrid& grid,
         width, type);
     output_ = std::make_unique<RowParallelLinear>(grid, prefix + ".wo", H * D, width,
                                                   Sharding::sharded(1, H * D, D, rank, size), type);
-    if (has_norm()) {
-        q_gain_ = make_gain(grid, config_.qk_norm, prefix + ".q_gain", H, D);
-        k_gain_ = make_gain(grid, config_.qk_norm, prefix + ".k_gain", K, D);
+    const QkNormConfig& norm = config_.qk_norm;
+    if (has_norm() && norm.gain != QkNormConfig::Gain::kNone) {
+        q_gain_ = make_gain(grid, norm, prefix + ".q_gain", H, D);
+        if (!is_factor(norm.gain)) k_gain_ = make_gain(grid, norm, prefix + ".k_gain", K, D);
+    }
+    if (config_.sink == AttentionConfig::Sink::kLearned) {
+        sink_ = make_sink(grid, prefix + ".sink", H);
+    } else if (config_.sink == AttentionConfig::Sink::kOffByOne) {
+        zero_sink_ = Tensor::zeros({local_heads_}, DType::kFloat32, grid.device());
     }
 }
 
 void TensorParallelAttention::initialize(double weight_std, double output_std, std::uint64_t seed) {
     for (int part = 0; part < 3; ++part) init_normal(qkv_->part(part), weight_std, seed);
     init_normal(output_->weight(), output_std, seed);
-    if (!has_norm()) return;
-    const auto gain = static_cast<float>(config_.qk_norm.gain_init);
-    init_constant(q_gain_, gain);
-    init_constant(k_gain_, gain);
+    for (Parameter* gain : {&q_gain_, &k_gain_}) {
+        if (!exists(*gain)) continue;
+        init_constant(*gain, static_cast<float>(initial_gain_parameter(config_.qk_norm)));
+    }
+    if (exists(sink_)) init_constant(sink_, static_cast<float>(config_.sink_init));
 }
 
 void TensorParallelAttention::collect_parameters(ParameterList& list) {
     qkv_->collect_parameters(list);
     output_->collect_parameters(list);
-    if (!has_norm()) return;
-    list.push_back(&q_gain_);
-    list.push_back(&k_gain_);
+    for (Parameter* parameter : {&q_gain_, &k_gain_, &sink_}) {
+        if (exists(*parameter)) list.push_back(parameter);
+    }
 }
 
 Tensor TensorParallelAttention::heads(const Tensor& qkv, int part) const {
@@ -122,7 +154,64 @@ QkNormRopeOptions TensorParallelAttention::norm_options() const {
     QkNormRopeOptions options;
     options.norm = config_.qk_norm.kind;
     options.eps = config_.qk_norm.eps;
+    if (exists(q_gain_) && is_kernel_gain(config_.qk_norm)) {
+        options.gain_offset = config_.qk_norm.gain_offset;
+    }
+    options.token_statistic = is_full_width();
     return options;
+}
+
+void TensorParallelAttention::normalize(const Tensor& q,
+                                        const Tensor& k,
+                                        const RopeTable& rope,
+                                        const Tensor& positions,
+                                        AttentionSaved& saved) const {
+    const std::int64_t B = q.size(0), T = q.size(1);
+    const QkNormConfig& norm = config_.qk_norm;
+    if (is_full_width()) {
+        const Tensor rstd = full_width_rstd(grid_, q, k, config_.num_heads, config_.num_kv_heads,
+                                            norm.eps);  // [2, B, T]
+        saved.rstd_q = rstd.slice(0, 0, 1).view({B, T});
+        saved.rstd_k = rstd.slice(0, 1, 2).view({B, T});
+    } else if (has_norm()) {
+        saved.rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32, q.device());
+        saved.rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32, q.device());
+    }
+    const bool direct = is_kernel_gain(norm);
+    const auto gain_of = [&](const Parameter& gain, std::int64_t count) {
+        if (direct || !exists(gain)) return gain.value;
+        return effective_gain(gain.value, norm, count, config_.head_dim);
+    };
+    saved.q_gain = gain_of(q_gain_, local_heads_);
+    saved.k_gain = gain_of(k_gain_, local_kv_heads_);
+    const QkNormRopePart rows[] = {{q, saved.q_gain, saved.q, saved.rstd_q},
+                                   {k, saved.k_gain, saved.k, saved.rstd_k}};
+    qk_norm_rope_forward(rows, rope, positions, norm_options());
+}
+
+// In place: dq and dk become the gradients of what has been normalised.
+void TensorParallelAttention::normalize_backward(const Tensor& dq,
+                                                 const Tensor& dk,
+                                                 const RopeTable& rope,
+                                                 const Tensor& positions,
+                                                 const AttentionSaved& saved) const {
+    const QkNormConfig& norm = config_.qk_norm;
+    const bool direct = is_kernel_gain(norm);
+    const Tensor dq_gain = direct ? q_gain_.grad : zeros_like(saved.q_gain);
+    const Tensor dk_gain = direct ? k_gain_.grad : zeros_like(saved.k_gain);
+    QkNormRopeGradientPart rows[] = {
+        {dq, heads(saved.qkv, 0), saved.q_gain, saved.rstd_q, dq, dq_gain},
+        {dk, heads(saved.qkv, 1), saved.k_gain, saved.rstd_k, dk, dk_gain}};
+    if (is_full_width()) {
+        const Tensor mean = full_width_mean(grid_, dq, saved.q, dk, saved.k, config_.num_heads,
+                                            config_.num_kv_heads);  // [2, B, T]
+        rows[0].mean = mean.slice(0, 0, 1).view({dq.size(0), dq.size(1)});
+        rows[1].mean = mean.slice(0, 1, 2).view({dq.size(0), dq.size(1)});
+    }
+    qk_norm_rope_backward(rows, rope, positions, norm_options());
+    if (direct) return;
+    if (exists(q_gain_)) add_gain_gradient(dq_gain, q_gain_.value, norm, q_gain_.grad);
+    if (exists(k_gain_)) add_gain_gradient(dk_gain, k_gain_.value, norm, k_gain_.grad);
 }
 
 AttentionOptions TensorParallelAttention::attention_options(const SequenceLayout& layout) const {
@@ -132,6 +221,7 @@ AttentionOptions TensorParallelAttention::attention_options(const SequenceLayout
     options.mask.cu_seqlens = layout.cu_seqlens;
     options.softmax_scale = config_.logit_scale();
     options.softcap = config_.softcap;
+    options.sink = exists(sink_) ? sink_.value : zero_sink_;
     return options;
 }
 
@@ -150,13 +240,8 @@ Tensor TensorParallelAttention::forward(const Tensor& x,
     if (has_norm()) {
         saved.q = Tensor::uninitialized(q.shape(), type_, x.device());
         saved.k = Tensor::uninitialized(k.shape(), type_, x.device());
-        saved.rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32, x.device());
-        saved.rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32, x.device());
     }
-    const RopeTable& rope = rope_table(positions_end(x, layout));
-    const QkNormRopePart rows[] = {{q, q_gain_.value, saved.q, saved.rstd_q},
-                                   {k, k_gain_.value, saved.k, saved.rstd_k}};
-    qk_norm_rope_forward(rows, rope, layout.positions, norm_options());
+    normalize(q, k, rope_table(positions_end(x, layout)), layout.positions, saved);
 
     saved.out = Tensor::uninitialized(q.shape(), type_, x.device());
     saved.lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32, x.device());
@@ -176,13 +261,8 @@ Tensor TensorParallelAttention::backward(const Tensor& dy,
     const Tensor dqkv = Tensor::uninitialized(saved.qkv.shape(), type_, dy.device());
     const Tensor dq = heads(dqkv, 0), dk = heads(dqkv, 1), dv = heads(dqkv, 2);
     flash_attention_backward(saved.q, saved.k, heads(saved.qkv, 2), saved.out, saved.lse, dout,
-                             attention_options(layout), dq, dk, dv);
-
-    const RopeTable& rope = rope_table(positions_end(saved.x, layout));
-    const QkNormRopeGradientPart rows[] = {
-        {dq, heads(saved.qkv, 0), q_gain_.value, saved.rstd_q, dq, q_gain_.grad},
-        {dk, heads(saved.qkv, 1), k_gain_.value, saved.rstd_k, dk, k_gain_.grad}};
-    qk_norm_rope_backward(rows, rope, layout.positions, norm_options());
+                             attention_options(layout), dq, dk, dv, sink_.grad);
+    normalize_backward(dq, dk, rope_table(positions_end(saved.x, layout)), layout.positions, saved);
     return qkv_->backward(dqkv, saved.x);
 }
 
@@ -204,21 +284,16 @@ Tensor TensorParallelAttention::decode(const Tensor& x, KvCache& cache) {
 
     const Tensor qkv = qkv_->forward(x);
     const Tensor q = heads(qkv, 0);
-    const Tensor turned_q = has_norm() ? Tensor::uninitialized(q.shape(), type_, x.device()) : q;
-    const Tensor rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32, x.device());
-    const Tensor rstd_k =
-        Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32, x.device());
-    const RopeTable rope = rows_from(rope_table(end), begin, T);
-    const QkNormRopePart rows[] = {
-        {q, q_gain_.value, turned_q, rstd_q},
-        {heads(qkv, 1), k_gain_.value, cache.k.slice(1, begin, end), rstd_k}};
-    qk_norm_rope_forward(rows, rope, {}, norm_options());
+    AttentionSaved now;
+    now.q = has_norm() ? Tensor::uninitialized(q.shape(), type_, x.device()) : q;
+    now.k = cache.k.slice(1, begin, end);
+    normalize(q, heads(qkv, 1), rows_from(rope_table(end), begin, T), {}, now);
     cache.v.slice(1, begin, end).copy_from(heads(qkv, 2));
     cache.length = end;
 
     const Tensor out = Tensor::uninitialized(q.shape(), type_, x.device());
     const Tensor lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32, x.device());
-    flash_attention_forward(turned_q, cache.k.slice(1, 0, end), cache.v.slice(1, 0, end),
+    flash_attention_forward(now.q, cache.k.slice(1, 0, end), cache.v.slice(1, 0, end),
                             attention_options({}), out, lse, nullptr);
     return output_->forward(out.view({B, T, local_heads_ * config_.head_dim}));
 }

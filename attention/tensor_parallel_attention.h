@@ -3,9 +3,9 @@
 //   x [B, T, C] -> column-parallel QKV -> q [B, T, H/P, D], k, v [B, T, K/P, D] -> QK-norm -> RoPE
 //     -> flash attention -> [B, T, H/P * D] -> row-parallel output -> sum over TP -> y [B, T, C]
 //
-// Per-head gains [H, D] live with their heads: no communication for the norm, forward or backward. With
-// more ranks than KV heads each KV head lives on P/K ranks, whose W_k, W_v and K-gain gradients are summed
-// over that replica group alone. V is never normalised.
+// Gains and sinks that belong to a head live with it: no communication for the norm, forward or backward, but for
+// one statistic over all heads (full_width_norm.h). With more ranks than KV heads each KV head lives on P/K ranks,
+// whose W_k, W_v and K-gain gradients are summed over that replica group alone. V is never normalised.
 //
 // B batch, T positions, C model width, H query heads, K key/value heads, D head width, P ranks.
 #pragma once
@@ -28,7 +28,8 @@ struct AttentionSaved {
     Tensor x;     // [B, T, C]
     Tensor qkv;   // [B, T, (H/P + 2 K/P) D], before the norm; without norm q and k are rotated here
     Tensor q, k;  // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
-    Tensor rstd_q, rstd_k;  // [B, T, H/P], [B, T, K/P]; undefined without norm
+    Tensor rstd_q, rstd_k;  // [B, T, H/P], [B, T, K/P]; full width: [B, T]; undefined without norm
+    Tensor q_gain, k_gain;  // as the norm takes them (gain.h); undefined without
     Tensor out;             // [B, T, H/P, D]
     Tensor lse;             // [B, H/P, T]
 };
@@ -49,15 +50,16 @@ struct KvCache {
 
 class TensorParallelAttention {
   public:
-    // prefix: of parameter names ("layers.0.attention"): wq, wk, wv, wo, q_gain, k_gain. The grid must
-    // outlive the layer.
+    // prefix: of parameter names ("layers.0.attention"): wq, wk, wv, wo, and where the configuration has
+    // them q_gain, k_gain (not of a factor of the logits, which is q's) and sink. The grid must outlive the layer.
     TensorParallelAttention(const ProcessGrid& grid,
                             const AttentionConfig& config,
                             std::int64_t width,
                             DType type,
                             const std::string& prefix);
 
-    // Initialises all weights: normal with the given deviations (wo gets its own), gains to gain_init.
+    // Initialises all weights: normal with the given deviations (wo gets its own), gains to gain_init, sinks to
+    // sink_init.
     void initialize(double weight_std, double output_std, std::uint64_t seed);
 
     // x and y [B, T, C], replicated over TP. stats null: no telemetry.
@@ -73,23 +75,36 @@ class TensorParallelAttention {
     KvCache make_cache(std::int64_t batch, std::int64_t capacity) const;
 
     const AttentionConfig& config() const { return config_; }
-    // Weights by role; gains are undefined where there are none.
+    // Weights by role; gains and sinks that there are not have no name and no memory.
     const Parameter& wq() const { return qkv_->part(0); }
     const Parameter& wk() const { return qkv_->part(1); }
     const Parameter& wv() const { return qkv_->part(2); }
     const Parameter& wo() const { return output_->weight(); }
     const Parameter& q_gain() const { return q_gain_; }
     const Parameter& k_gain() const { return k_gain_; }
+    const Parameter& sink() const { return sink_; }
     std::int64_t local_heads() const { return local_heads_; }
     std::int64_t local_kv_heads() const { return local_kv_heads_; }
     void collect_parameters(ParameterList& list);
 
   private:
     bool has_norm() const { return config_.qk_norm.kind != QkNormConfig::Kind::kNone; }
+    bool is_full_width() const { return config_.qk_norm.scope == QkNormConfig::Scope::kFullWidth; }
     // The heads of q (part 0), k (1) or v (2) in a packed tensor.
     Tensor heads(const Tensor& qkv, int part) const;      // [B, T, N, D]
     const RopeTable& rope_table(std::int64_t positions);  // of positions 0 .. positions-1 at least
     QkNormRopeOptions norm_options() const;
+    // Normalises and turns q and k into saved.q and saved.k; fills in what backward needs of it.
+    void normalize(const Tensor& q,
+                   const Tensor& k,
+                   const RopeTable& rope,
+                   const Tensor& positions,
+                   AttentionSaved& saved) const;
+    void normalize_backward(const Tensor& dq,
+                            const Tensor& dk,
+                            const RopeTable& rope,
+                            const Tensor& positions,
+                            const AttentionSaved& saved) const;
     AttentionOptions attention_options(const SequenceLayout& layout) const;
 
     const ProcessGrid& grid_;
@@ -99,8 +114,9 @@ class TensorParallelAttention {
     std::int64_t local_kv_heads_;
     std::unique_ptr<ColumnParallelLinear> qkv_;
     std::unique_ptr<RowParallelLinear> output_;
-    Parameter q_gain_, k_gain_;  // undefined values when kind is none
-    RopeTable rope_;             // grows to the longest sequence seen
+    Parameter q_gain_, k_gain_, sink_;  // without a name where there are none
+    Tensor zero_sink_;                  // [H/P], of the off-by-one softmax
+    RopeTable rope_;                    // grows to the longest sequence seen
 };
 
 }  // namespace evenkeel

@@ -14,13 +14,27 @@ std::int64_t layer_matrix_elements(const ModelConfig& config) {
     return qkv_and_output + matrices * config.width * config.feed_forward_width;
 }
 
+// Elements of the gains of q and k, and of sinks.
+std::int64_t head_gain_elements(const AttentionConfig& a) {
+    const std::int64_t sinks = a.sink == AttentionConfig::Sink::kLearned ? a.num_heads : 0;
+    if (a.qk_norm.kind == QkNormConfig::Kind::kNone) return sinks;
+    switch (a.qk_norm.gain) {
+        case QkNormConfig::Gain::kPerHeadChannel:
+            return sinks + (a.num_heads + a.num_kv_heads) * a.head_dim;
+        case QkNormConfig::Gain::kSharedChannel:
+            return sinks + 2 * a.head_dim;
+        case QkNormConfig::Gain::kPerHeadScalar:
+            return sinks + a.num_heads;
+        case QkNormConfig::Gain::kScalar:
+            return sinks + 1;
+        case QkNormConfig::Gain::kNone:
+            break;
+    }
+    return sinks;
+}
+
 std::int64_t layer_gain_elements(const ModelConfig& config) {
-    const AttentionConfig& a = config.attention;
-    std::int64_t gains = 2 * config.width;
-    if (a.qk_norm.kind == QkNormConfig::Kind::kNone) return gains;
-    return gains + (a.qk_norm.gain == QkNormConfig::Gain::kPerHeadChannel
-                        ? (a.num_heads + a.num_kv_heads) * a.head_dim
-                        : 2 * a.head_dim);
+    return 2 * config.width + head_gain_elements(config.attention);
 }
 
 // Keys that the queries of a sequence of T see, on average.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "attention/gain.h"
+
 namespace evenkeel {
 namespace {
 
@@ -11,7 +13,7 @@ struct Sizes {
     std::size_t N, T, C, D, F, V, L, e;  // F and V over P
     std::size_t heads, kv_heads;         // Hl, Kl
     std::size_t inner;                   // g
-    bool normed, shared_gains;
+    bool normed;
 
     Sizes(const ModelConfig& config, const StepShape& shape) {
         const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
@@ -25,17 +27,48 @@ struct Sizes {
         inner = config.activation == Activation::kSwiGlu ? 2 : 1;
         e = config.type == ComputeType::kBf16 ? 2 : 4;
         normed = a.qk_norm.kind != QkNormConfig::Kind::kNone;
-        shared_gains = a.qk_norm.gain == QkNormConfig::Gain::kSharedChannel;
     }
 };
+
+// Of one layer: the parameters of gains and sinks.
+std::size_t head_gain_elements(const AttentionConfig& a, const Sizes& s) {
+    const std::size_t sinks = a.sink == AttentionConfig::Sink::kLearned ? s.heads : 0;
+    if (!s.normed) return sinks;
+    switch (a.qk_norm.gain) {
+        case QkNormConfig::Gain::kPerHeadChannel:
+            return sinks + (s.heads + s.kv_heads) * s.D;
+        case QkNormConfig::Gain::kSharedChannel:
+            return sinks + 2 * s.D;
+        case QkNormConfig::Gain::kPerHeadScalar:
+            return sinks + s.heads;
+        case QkNormConfig::Gain::kScalar:
+            return sinks + 1;
+        case QkNormConfig::Gain::kNone:
+            break;
+    }
+    return sinks;
+}
+
+// Bytes that the norm of q and k keeps of a layer for backward, beside q and k: the statistic of each row, and
+// gains that are not the parameters themselves.
+std::size_t saved_norm(const AttentionConfig& a, const Sizes& s) {
+    if (!s.normed) return 0;
+    const bool full_width = a.qk_norm.scope == QkNormConfig::Scope::kFullWidth;
+    const std::size_t statistic = 4 * s.N * (full_width ? 2 : s.heads + s.kv_heads);
+    if (is_kernel_gain(a.qk_norm)) return statistic;
+    const bool of_keys = a.qk_norm.gain == QkNormConfig::Gain::kPerHeadChannel ||
+                         a.qk_norm.gain == QkNormConfig::Gain::kSharedChannel;
+    const std::size_t rows = a.qk_norm.gain == QkNormConfig::Gain::kSharedChannel
+                                 ? 2
+                                 : s.heads + (of_keys ? s.kv_heads : 0);
+    return statistic + 4 * rows * s.D;
+}
 
 void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan) {
     const std::size_t layer =
         (2 * s.heads + 2 * s.kv_heads) * s.D * s.C + (s.inner + 1) * s.F * s.C;
     const std::size_t matrices = (config.tied_embeddings ? 1 : 2) * s.V * s.C + s.L * layer;
-    std::size_t head_gains = 0;
-    if (s.normed) head_gains = (s.shared_gains ? 2 : s.heads + s.kv_heads) * s.D;
-    const std::size_t gains = (2 * s.L + 1) * s.C + s.L * head_gains;
+    const std::size_t gains = (2 * s.L + 1) * s.C + s.L * head_gain_elements(config.attention, s);
     plan.values = s.e == 2 ? 2 * matrices : 0;
     plan.masters = plan.gradients = 4 * (matrices + gains);
     plan.moments = 8 * (matrices + gains);
@@ -74,7 +107,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     const std::size_t in_and_out = s.heads + (s.heads + 2 * s.kv_heads);
     const std::size_t turned = s.normed ? s.heads + s.kv_heads : 0;
     plan.saved_layer = s.e * s.N * (4 * s.C + (in_and_out + turned) * s.D + (s.inner + 1) * s.F) +
-                       4 * s.N * (s.heads + turned + 2);
+                       4 * s.N * (s.heads + 2) + saved_norm(config.attention, s);
     plan.saved = s.L * plan.saved_layer + 2 * s.e * s.N * s.C + 4 * s.N;
     plan.loss = s.e * s.N * s.V + 4 * s.N;
 

@@ -14,12 +14,14 @@ struct LayerCase {
     AttentionConfig config;
     std::int64_t batch = 1, tokens = 1, width = 1;
     SequenceLayout layout;  // positions, if any, the same for every sequence
-    // By the last part of the parameter's name: wq, wk, wv [N*D, C], wo [C, H*D], q_gain, k_gain.
+    // By the last part of the parameter's name: wq, wk, wv [N*D, C], wo [C, H*D], and as the
+    // configuration has them q_gain, k_gain and sink.
     std::map<std::string, std::vector<double>> parameters;
 };
 
 struct LayerResult {
     std::vector<double> y, dx;                             // [B, T, C]
+    std::vector<double> max_logit;                         // [H]
     std::map<std::string, std::vector<double>> gradients;  // like parameters
 };
 

@@ -39,10 +39,11 @@ class OneRankLayer {
         layer_.collect_parameters(parameters_);
         buckets_ = ParameterBuckets(parameters_, Device::kCpu);
         layer_.initialize(1.0 / std::sqrt(double(kWidth)), 0.1, 1);
-        for (const char* name : {"q_gain", "k_gain"}) {
-            if (config.qk_norm.kind == QkNormConfig::Kind::kNone) continue;
-            Parameter& gain = parameter(name);
-            gain.master.copy_from(gaussian(gain.global_shape, DType::kFloat32, purpose(name)));
+        for (Parameter* p : parameters_) {
+            const std::string name = short_name(p->name);
+            if (name != "q_gain" && name != "k_gain" && name != "sink") continue;
+            p->master.copy_from(gaussian(p->global_shape, DType::kFloat32, purpose(name.c_str()),
+                                         name == "sink" ? 1.0 : config.qk_norm.gain_unit));
         }
     }
     TensorParallelAttention* operator->() { return &layer_; }
