@@ -194,6 +194,55 @@ void add_methods(CLI::App& program, MethodsCommand& command, Choice& choice) {
     });
 }
 
+void add_study(CLI::App& program, StudyCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand(
+        "study", "Measure what keeps attention logits bounded, and what does not");
+    app.require_subcommand(1);
+    app.footer(
+        "Examples:\n"
+        "  evenkeel study drift\n"
+        "  evenkeel study half --json\n"
+        "  evenkeel study dilution --set gains=10,20 --out runs/dilution\n"
+        "  evenkeel study lr-sweep --set methods=plain,rms --set rates=1e-3,3e-2\n\n"
+        "Each writes results.json and report.html into its directory. evenkeel study NAME --help "
+        "lists its settings.");
+    for (const StudyHelp& help : study_helps()) {
+        CLI::App& study = *app.add_subcommand(help.name, help.summary);
+        study.add_option("--out", command.out, "Where its files go; default runs/studies/NAME")
+            ->type_name("DIR");
+        if (!help.settings.empty()) {
+            study
+                .add_option("--set", command.overrides,
+                            "Override one setting: key=value (repeatable)")
+                ->type_name("KEY=VALUE")
+                ->allow_extra_args(false);
+        }
+        study.add_flag("--json", command.json, "Print JSON");
+        if (help.has_points) {
+            study
+                .add_option("--point", command.point,
+                            "Compute this point only, and keep its result")
+                ->type_name("POINT");
+        }
+        study.footer(concat(help.settings, "\nExamples:\n  evenkeel study ", help.name,
+                            "\n  evenkeel study ", help.name, " --json --out runs/", help.name));
+        study.callback([&, name = help.name] {
+            command.name = name;
+            choice.run = [&](Communicator& world) {
+                EVENKEEL_CHECK_CODE(world.size() == 1, ErrorCode::kConfig, "study", "got ",
+                                    world.size(), " ranks, want 1; start it without mpirun");
+                run_study(command);
+            };
+        });
+    }
+}
+
+bool is_study_without_name(const CLI::App& program) {
+    const std::vector<CLI::App*> chosen = program.get_subcommands();
+    return !chosen.empty() && chosen[0]->get_name() == "study" &&
+           chosen[0]->get_subcommands().empty();
+}
+
 // A training step frees and takes the same memory over and over. By default the C library gives large
 // blocks back to the system each time, and a few percent of a step go into page faults.
 void keep_freed_memory() {
@@ -219,6 +268,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     ReportCommand report;
     BenchCommand bench;
     MethodsCommand methods;
+    StudyCommand study;
     bool table = false;
     std::string device = name_of(bench.device);
     add_train(program, train, choice, table);
@@ -228,6 +278,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_report(program, report, choice);
     add_bench(program, bench, device, choice);
     add_methods(program, methods, choice);
+    add_study(program, study, choice);
 
     const bool speaks = session.world().rank() == 0;
     try {
@@ -237,8 +288,9 @@ int run_program(int argc, char** argv, MpiSession& session) {
             if (speaks) program.exit(error);  // --help, --version
             return 0;
         }
-        const std::vector<std::string> extra = program.remaining();
-        if (speaks && program.get_subcommands().empty() && !extra.empty()) {
+        const std::vector<std::string> extra = program.remaining(true);
+        const bool wants_name = program.get_subcommands().empty() || is_study_without_name(program);
+        if (speaks && wants_name && !extra.empty()) {
             std::cerr << extra.front() << ": no such command\nRun with --help for a list.\n";
         } else if (speaks) {
             program.exit(error, std::cerr, std::cerr);

@@ -63,6 +63,21 @@ struct BenchCommand {
 void run_bench(const BenchCommand& command, Communicator& world);
 std::vector<std::string> bench_names();
 
+struct StudyCommand {
+    std::string name;
+    std::string out;                     // --out: directory for its files; "": runs/studies/NAME
+    std::vector<std::string> overrides;  // --set key=value
+    bool json = false;
+    std::string point;  // --point: compute only this one of the study's points
+};
+void run_study(StudyCommand command);
+struct StudyHelp {
+    std::string name, summary;
+    std::string settings;     // what --set takes, a paragraph; "": nothing
+    bool has_points = false;  // each computed in a process of its own
+};
+std::vector<StudyHelp> study_helps();
+
 // The table of configs/README.md.
 std::string config_table();
 

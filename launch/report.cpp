@@ -66,33 +66,6 @@ std::vector<Point> level_line(const std::vector<Point>& along, double y) {
     return {{along.front().x, y}, {along.back().x, y}};
 }
 
-const char* key_mark(Series::Style style) {
-    switch (style) {
-        case Series::Style::kLine:
-            return "line";
-        case Series::Style::kPoints:
-            return "dot";
-        case Series::Style::kDashed:
-            return "dashed";
-    }
-    return "";
-}
-
-Figure figure_of(const std::string& title, const LinePlot& plot) {
-    Figure figure;
-    figure.title = title;
-    if (plot.series.front().points.empty()) return figure;
-    LinePlot drawn = plot;
-    std::erase_if(drawn.series, [](const Series& series) { return series.points.empty(); });
-    if (drawn.series.size() > 1) {
-        for (const Series& series : drawn.series) {
-            figure.keys.push_back({series.name, series.color, key_mark(series.style)});
-        }
-    }
-    figure.spec = line_plot_spec(drawn);
-    return figure;
-}
-
 std::string sentence(const CurveDifference& difference, const std::string& other) {
     return concat("Against ", other, ": the largest relative difference of the loss is ",
                   format("%.2g", difference.largest), " (step ", difference.worst_step,

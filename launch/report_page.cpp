@@ -40,6 +40,12 @@ figcaption b { margin-right: 6px; }
 .card { padding: 12px 14px; }
 pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere;
       font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
+ul { margin: 16px 0; padding-left: 20px; }
+.table { overflow-x: auto; margin-bottom: 12px; }
+table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
+th, td { text-align: right; padding: 3px 12px 3px 0; white-space: nowrap; }
+th { color: var(--soft); font-weight: normal; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; }
 .settings { columns: 3 300px; column-gap: 28px; font-size: 13px; padding: 12px 14px; }
 .settings div { display: flex; justify-content: space-between; gap: 12px; padding: 2px 0;
                 border-bottom: 1px solid var(--line); break-inside: avoid; }
@@ -194,6 +200,34 @@ std::string figure_html(const Figure& figure) {
                   inside_script(figure.spec), "</script></figure>\n");
 }
 
+std::string row_html(const std::vector<std::string>& cells, const char* element) {
+    std::string out = "<tr>";
+    for (const std::string& cell : cells) {
+        out += concat("<", element, ">", escaped(cell), "</", element, ">");
+    }
+    return out + "</tr>\n";
+}
+
+std::string table_html(const PageTable& table) {
+    std::string out = concat("<div class=\"card table\"><b>", escaped(table.title), "</b>");
+    if (!table.note.empty()) out += concat("<div class=\"soft\">", escaped(table.note), "</div>");
+    out += concat("<table>\n<thead>", row_html(table.header, "th"), "</thead>\n<tbody>\n");
+    for (const std::vector<std::string>& row : table.rows) out += row_html(row, "td");
+    return out + "</tbody>\n</table></div>\n";
+}
+
+std::string settings_html(const std::vector<Setting>& settings) {
+    std::string out =
+        "<h2>Configuration <span class=\"soft\">bold: not the default</span></h2>\n"
+        "<div class=\"card settings\">\n";
+    for (const Setting& setting : settings) {
+        const bool changed = setting.value != setting.standard;
+        out += concat("<div", changed ? " class=\"set\"" : "", "><span>", escaped(setting.path),
+                      "</span><span>", escaped(setting.value), "</span></div>\n");
+    }
+    return out + "</div>\n";
+}
+
 }  // namespace
 
 std::string to_html(const ReportPage& page, const std::string& vega_directory) {
@@ -207,22 +241,22 @@ std::string to_html(const ReportPage& page, const std::string& vega_directory) {
         }
         body += "</div>\n";
     }
+    if (!page.findings.empty()) {
+        body += "<ul>\n";
+        for (const std::string& text : page.findings)
+            body += concat("<li>", escaped(text), "</li>\n");
+        body += "</ul>\n";
+    }
     body += "<div class=\"plots\">\n";
     for (const Figure& figure : page.figures) body += figure_html(figure);
     body += "</div>\n";
+    if (!page.tables.empty()) body += "<h2>Tables</h2>\n";
+    for (const PageTable& table : page.tables) body += table_html(table);
     if (!page.sample.empty()) {
         body += concat("<h2>A sample of generated text</h2>\n<div class=\"card\"><pre>",
                        escaped(page.sample), "</pre></div>\n");
     }
-    body +=
-        "<h2>Configuration <span class=\"soft\">bold: not the default</span></h2>\n"
-        "<div class=\"card settings\">\n";
-    for (const Setting& setting : page.settings) {
-        const bool changed = setting.value != setting.standard;
-        body += concat("<div", changed ? " class=\"set\"" : "", "><span>", escaped(setting.path),
-                       "</span><span>", escaped(setting.value), "</span></div>\n");
-    }
-    body += "</div>\n";
+    if (!page.settings.empty()) body += settings_html(page.settings);
     return concat(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
         "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>",

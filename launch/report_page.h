@@ -28,13 +28,22 @@ struct Setting {
     std::string path, value, standard;
 };
 
+struct PageTable {
+    std::string title;
+    std::string note;  // a sentence below the title, or ""
+    std::vector<std::string> header;
+    std::vector<std::vector<std::string>> rows;
+};
+
 struct ReportPage {
     std::string title;
     std::string subtitle;
     std::vector<Fact> facts;
+    std::vector<std::string> findings;  // sentences, above the plots
+    std::vector<PageTable> tables;      // below the plots
     std::vector<Figure> figures;
-    std::string sample;  // generated text, or ""
-    std::vector<Setting> settings;
+    std::string sample;             // generated text, or ""
+    std::vector<Setting> settings;  // none: no heading either
 };
 
 // vega_directory: where the packaged modules are.

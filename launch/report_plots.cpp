@@ -41,10 +41,18 @@ Json step_axis() {
             {"tickCount", signal("ceil(width / 90)")}};
 }
 
-Json point_values(const std::vector<Point>& points, LinePlot::Scale scale) {
+Json axis_of_points(const LinePlot& plot) {
+    Json axis = step_axis();
+    axis["title"] = plot.x_title;
+    if (plot.log_x) axis["format"] = "~g";
+    return axis;
+}
+
+Json point_values(const std::vector<Point>& points, const LinePlot& plot) {
     Json values = Json::array();
     for (const Point& p : points) {
-        const bool drawable = scale != LinePlot::Scale::kLog || p.y > 0.0;
+        const bool drawable =
+            (plot.scale != LinePlot::Scale::kLog || p.y > 0.0) && (!plot.log_x || p.x > 0.0);
         values.push_back({{"x", p.x}, {"y", drawable ? rounded(p.y) : nullptr}});
     }
     return values;
@@ -79,6 +87,25 @@ Json series_mark(const Series& series, const std::string& data) {
             {"encode", {{"update", update}}}};
 }
 
+// The dots of a marked series, each with its numbers.
+Json dots_mark(const Series& series, const LinePlot& plot, const std::string& data) {
+    const std::string tooltip = "{title: " + Json(series.name).dump() + ", " +
+                                Json(plot.x_title).dump() + ": format(datum.x, '~g'), " +
+                                Json(plot.unit).dump() + ": isValid(datum.y) ? format(datum.y, '" +
+                                plot.format + "') : 'none'}";
+    return {{"type", "symbol"},
+            {"from", {{"data", data}}},
+            {"encode",
+             {{"update",
+               {{"x", {{"scale", "x"}, {"field", "x"}}},
+                {"y", {{"scale", "y"}, {"field", "y"}}},
+                {"size", {{"value", 50}}},
+                {"opacity", signal("isValid(datum.y) ? 1 : 0")},
+                {"fill", {{"value", series.color}}},
+                {"stroke", {{"value", "white"}}},
+                {"tooltip", signal(tooltip)}}}}}};
+}
+
 // An invisible band per point over the plot's whole height: the reader need not hit the line.
 Json hover_mark(const LinePlot& plot) {
     const Series& first = plot.series.front();
@@ -106,6 +133,19 @@ std::size_t bin_length(std::size_t n, std::size_t limit) {
     return std::max<std::size_t>(1, (n + limit - 1) / limit);
 }
 
+const char* key_mark(Series::Style style) {
+    switch (style) {
+        case Series::Style::kLine:
+        case Series::Style::kMarked:
+            return "line";
+        case Series::Style::kPoints:
+            return "dot";
+        case Series::Style::kDashed:
+            return "dashed";
+    }
+    return "";
+}
+
 }  // namespace
 
 std::string line_plot_spec(const LinePlot& plot) {
@@ -116,16 +156,21 @@ std::string line_plot_spec(const LinePlot& plot) {
     Json marks = Json::array();
     for (std::size_t i = 0; i < plot.series.size(); ++i) {
         const std::string name = "series" + std::to_string(i);
-        data.push_back(
-            {{"name", name}, {"values", point_values(plot.series[i].points, plot.scale)}});
+        data.push_back({{"name", name}, {"values", point_values(plot.series[i].points, plot)}});
         domain_x.push_back({{"data", name}, {"field", "x"}});
         domain_y.push_back({{"data", name}, {"field", "y"}});
         marks.push_back(series_mark(plot.series[i], name));
     }
-    marks.push_back(hover_mark(plot));
+    bool marked = false;
+    for (std::size_t i = 0; i < plot.series.size(); ++i) {
+        if (plot.series[i].style != Series::Style::kMarked) continue;
+        marks.push_back(dots_mark(plot.series[i], plot, "series" + std::to_string(i)));
+        marked = true;
+    }
+    if (!marked) marks.push_back(hover_mark(plot));
     spec["data"] = data;
     spec["scales"] = {{{"name", "x"},
-                       {"type", "linear"},
+                       {"type", plot.log_x ? "log" : "linear"},
                        {"range", "width"},
                        {"domain", {{"fields", domain_x}}},
                        {"zero", false}},
@@ -135,7 +180,7 @@ std::string line_plot_spec(const LinePlot& plot) {
                        {"domain", {{"fields", domain_y}}},
                        {"nice", 5},
                        {"zero", plot.scale == LinePlot::Scale::kFromZero}}};
-    spec["axes"] = {step_axis(),
+    spec["axes"] = {axis_of_points(plot),
                     {{"orient", "left"},
                      {"scale", "y"},
                      {"tickCount", 5},
@@ -144,6 +189,21 @@ std::string line_plot_spec(const LinePlot& plot) {
                      {"minExtent", 34}}};
     spec["marks"] = marks;
     return spec.dump();
+}
+
+Figure figure_of(const std::string& title, const LinePlot& plot) {
+    Figure figure;
+    figure.title = title;
+    if (plot.series.front().points.empty()) return figure;
+    LinePlot drawn = plot;
+    std::erase_if(drawn.series, [](const Series& series) { return series.points.empty(); });
+    if (drawn.series.size() > 1) {
+        for (const Series& series : drawn.series) {
+            figure.keys.push_back({series.name, series.color, key_mark(series.style)});
+        }
+    }
+    figure.spec = line_plot_spec(drawn);
+    return figure;
 }
 
 std::string heat_map_spec(const HeatMap& map) {

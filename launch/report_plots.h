@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "framework/metrics.h"
+#include "launch/report_page.h"
 
 namespace evenkeel {
 
@@ -17,16 +18,21 @@ struct Series {
     std::string name;
     std::string color;
     std::vector<Point> points;
-    enum class Style { kLine, kPoints, kDashed } style = Style::kLine;
+    // kMarked: a line whose every point is a dot that answers the mouse.
+    enum class Style { kLine, kPoints, kDashed, kMarked } style = Style::kLine;
 };
 
 struct LinePlot {
-    std::vector<Series> series;  // the first one answers the mouse
+    std::vector<Series> series;  // the first one answers the mouse, unless there are marked ones
     std::string unit;            // of the vertical axis
     std::string format;          // of values in tooltips, d3-format
     enum class Scale { kData, kFromZero, kLog } scale = Scale::kData;
+    std::string x_title = "step";
+    bool log_x = false;
 };
 std::string line_plot_spec(const LinePlot& plot);
+// The plot with its legend; one that says so where the first series has no points.
+Figure figure_of(const std::string& title, const LinePlot& plot);
 
 // One row per (layer, head), one column per step or bin of steps.
 struct HeatMap {

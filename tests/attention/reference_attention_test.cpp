@@ -28,7 +28,7 @@ double dot(const Values& a, const Values& b) {
 }
 
 Values read_fixture(const char* name) {
-    std::ifstream file(std::string(EVENKEEL_TEST_GOLDEN) + "/" + name, std::ios::binary);
+    std::ifstream file(std::string(EVENKEEL_DRIFT_DATA) + "/" + name, std::ios::binary);
     std::vector<unsigned char> bytes{std::istreambuf_iterator<char>(file), {}};
     EXPECT_EQ(bytes.size(), 16u * 64u * 8u) << name;
     Values values;

@@ -25,6 +25,20 @@ Outcome run_evenkeel(const std::string& arguments) {
     return run_command(std::string(EVENKEEL_PROGRAM) + " " + arguments);
 }
 
+Outcome open_page(const TemporaryDirectory& home, const std::string& page) {
+    return run_command("HOME=" + home.file("home") +
+                       " chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=10000"
+                       " --enable-logging=stderr --dump-dom file://" +
+                       page);
+}
+
+int count_of(const std::string& what, const std::string& text) {
+    int n = 0;
+    for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += what.size())
+        ++n;
+    return n;
+}
+
 TinyRun::TinyRun() {
     std::string words;
     for (int i = 0; i < 600; ++i) words += "Evenkeel reads line " + std::to_string(i * i) + ".\n";

@@ -17,6 +17,12 @@ Outcome run_command(const std::string& command);
 // Runs the evenkeel program: run_evenkeel("train --config x.json").
 Outcome run_evenkeel(const std::string& arguments);
 
+// Opens a page in chromium without a window; the output is its console's messages and the page as it stands when all
+// scripts have run.
+Outcome open_page(const TemporaryDirectory& home, const std::string& page);
+// How often `what` is in `text`.
+int count_of(const std::string& what, const std::string& text);
+
 // A configuration that trains in a fraction of a second, and its text. `run` is the run directory.
 class TinyRun {
   public:
