@@ -135,11 +135,12 @@ void check_inputs(const char* op,
     EVENKEEL_CHECK(scale == 0.0 || (scale >= kLeastScale && scale <= kMostScale), op,
                    "softmax_scale: got ", scale, ", want 0 (for 1 / sqrt(D)) or a number from ",
                    kLeastScale, " to ", kMostScale);
-    EVENKEEL_CHECK(
-        options.softcap == 0.0 || (options.softcap > 0.0 && options.softcap <= kMostScale), op,
-        "softcap: got ", options.softcap, ", want a positive number, or 0 for none");
-    EVENKEEL_CHECK(options.softcap == 0.0 && !options.sink.defined(), op,
-                   "softcap and sink: have no kernels yet, want none");
+    constexpr double kLeastCap = 1e-6, kMostCap = 1e6;
+    const double cap = options.softcap;
+    EVENKEEL_CHECK(cap == 0.0 || (cap >= kLeastCap && cap <= kMostCap), op, "softcap: got ", cap,
+                   ", want 0 (for none) or a number from ", kLeastCap, " to ", kMostCap);
+    EVENKEEL_CHECK(q.device() == Device::kCpu || (cap == 0.0 && !options.sink.defined()), op,
+                   "softcap and sink: have no kernels on cuda, want none there");
     if (options.sink.defined()) check_heads(op, "sink", options.sink, q);
     check_mask(op, options.mask, B, T, S);
 }

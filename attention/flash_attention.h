@@ -31,7 +31,7 @@ struct AttentionOptions {
     AttentionMask mask;
     double softmax_scale = 0.0;  // 0: 1 / sqrt(D); else from 1e-30 to 1e30
     // c > 0: logits become c tanh(s / c), after the scale and before the mask (Gemma Team 2024,
-    // Gemma 2, section 2). 0: none.
+    // Gemma 2, section 2). From 1e-6 to 1e6; 0: none.
     double softcap = 0.0;
     // [H] fp32, this rank's heads: the logit, after scale and cap, of one more key whose value is
     // zero, seen by every query. Zeros: the softmax with 1 added to its denominator (Miller 2023).

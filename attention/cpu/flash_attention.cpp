@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 
 #include "attention/flash_attention.h"
 
@@ -37,6 +38,10 @@ FlashOperand operand(const Tensor& x) { return {x.raw(), x.stride(0), x.stride(1
 struct VisibleKeys {
     Tensor first, last;  // [T] int32
     std::int64_t rows_that_see = 0;
+
+    std::int64_t count(std::int64_t t) const {
+        return std::max(0, last.data<std::int32_t>()[t] - first.data<std::int32_t>()[t]);
+    }
 
     VisibleKeys(const AttentionMask& mask, std::int64_t queries, std::int64_t keys)
         : first(Tensor::uninitialized({queries}, DType::kInt32)),
@@ -79,6 +84,8 @@ FlashProblem make_problem(const Tensor& q,
     p.bf16 = q.dtype() == DType::kBFloat16;
     p.scale = options.softmax_scale > 0.0 ? options.softmax_scale
                                           : 1.0 / std::sqrt(static_cast<double>(p.head_dim));
+    p.softcap = options.softcap;
+    if (options.sink.defined()) p.sink = options.sink.data<float>();
     p.first = visible.first.data<std::int32_t>();
     p.last = visible.last.data<std::int32_t>();
     p.q = operand(q), p.k = operand(k), p.v = operand(v), p.out = operand(out);
@@ -86,28 +93,66 @@ FlashProblem make_problem(const Tensor& q,
     return p;
 }
 
-// Per-head results from those of the blocks, in a fixed order.
-void reduce_stats(const FlashProblem& p,
-                  std::int64_t row_blocks,
-                  std::int64_t rows_that_see,
-                  const AttentionStats& stats) {
-    for (std::int64_t h = 0; h < p.heads; ++h) {
-        double highest = -std::numeric_limits<double>::infinity(), entropy = 0.0;
-        for (std::int64_t b = 0; b < p.batch; ++b) {
-            const std::int64_t kv = b * p.kv_heads + h / p.group;
-            for (std::int64_t block = 0; block < row_blocks; ++block) {
-                const std::int64_t at = (kv * row_blocks + block) * p.group + h % p.group;
-                // NaN is kept.
-                if (!(p.max_logit[at] <= highest) && !std::isnan(highest))
-                    highest = p.max_logit[at];
-                entropy += p.entropy[at];
-            }
+Tensor workspace(std::int64_t words) { return Tensor::uninitialized({words}, DType::kFloat32); }
+
+// Partial results of forward's telemetry.
+struct Telemetry {
+    std::int64_t row_blocks, rows_that_see, rows_with_a_choice = 0;
+    Tensor max_dot, share_unit;
+    std::vector<FlashSums> sums;
+
+    Telemetry(FlashProblem& p, const VisibleKeys& visible, std::int64_t blocks_of_rows)
+        : row_blocks(blocks_of_rows),
+          rows_that_see(visible.rows_that_see),
+          max_dot(workspace(p.batch * p.heads * row_blocks)),
+          share_unit(workspace(p.queries)),
+          sums(static_cast<std::size_t>(p.batch * p.heads * row_blocks)) {
+        for (std::int64_t t = 0; t < p.queries; ++t) {
+            const std::int64_t count = visible.count(t), keys = count + (p.sink ? 1 : 0);
+            const bool choice = count > 0 && keys > 1;
+            if (choice) ++rows_with_a_choice;
+            share_unit.data<float>()[t] =
+                choice ? static_cast<float>(1.0 / std::log(static_cast<double>(keys))) : 0.0f;
         }
-        const double rows = static_cast<double>(p.batch * rows_that_see);
-        stats.max_logit.data<float>()[h] = static_cast<float>(p.scale * highest);
-        stats.entropy.data<float>()[h] = static_cast<float>(rows > 0.0 ? entropy / rows : 0.0);
+        p.max_dot = max_dot.data<float>();
+        p.share_unit = share_unit.data<float>();
+        p.sums = sums.data();
     }
-}
+
+    // Per-head results from those of the blocks, in a fixed order.
+    void reduce(const FlashProblem& p, const AttentionStats& stats) const {
+        for (std::int64_t h = 0; h < p.heads; ++h) {
+            double highest = -std::numeric_limits<double>::infinity();
+            FlashSums total{};
+            for (std::int64_t b = 0; b < p.batch; ++b) {
+                const std::int64_t kv = b * p.kv_heads + h / p.group;
+                for (std::int64_t block = 0; block < row_blocks; ++block) {
+                    const std::int64_t at = (kv * row_blocks + block) * p.group + h % p.group;
+                    // NaN is kept.
+                    if (!(p.max_dot[at] <= highest) && !std::isnan(highest))
+                        highest = p.max_dot[at];
+                    total.entropy += p.sums[at].entropy;
+                    total.entropy_share += p.sums[at].entropy_share;
+                    total.saturated += p.sums[at].saturated;
+                }
+            }
+            const auto put = [h](const Tensor& to, double value) {
+                to.data<float>()[h] = static_cast<float>(value);
+            };
+            const auto mean = [&p](double sum, std::int64_t rows) {
+                return rows > 0 && p.batch > 0 ? sum / static_cast<double>(p.batch * rows) : 0.0;
+            };
+            const double logit = p.scale * highest;
+            const bool capped =
+                p.softcap > 0.0 && highest != -std::numeric_limits<double>::infinity();
+            put(stats.max_logit, capped ? p.softcap * std::tanh(logit / p.softcap) : logit);
+            put(stats.max_logit_uncapped, logit);
+            put(stats.entropy, mean(total.entropy, rows_that_see));
+            put(stats.entropy_share, mean(total.entropy_share, rows_with_a_choice));
+            put(stats.saturation, mean(total.saturated, rows_with_a_choice));
+        }
+    }
+};
 
 void pack(const FlashKernels& kernels, const FlashProblem& p, const FlashSizes& sizes) {
     const std::int64_t pack_blocks = blocks(p.keys, sizes.pack_block);
@@ -129,7 +174,18 @@ bool any_beyond(const Tensor& lse, float limit) {
                        [limit](float x) { return std::abs(x) > limit && std::isfinite(x); });
 }
 
-Tensor workspace(std::int64_t words) { return Tensor::uninitialized({words}, DType::kFloat32); }
+// In the order of blocks.
+void add_dsink(const FlashProblem& p, std::int64_t row_blocks, const Tensor& dsink) {
+    for (std::int64_t h = 0; h < p.heads; ++h) {
+        double sum = 0.0;
+        for (std::int64_t b = 0; b < p.batch; ++b) {
+            const std::int64_t kv = b * p.kv_heads + h / p.group;
+            for (std::int64_t block = 0; block < row_blocks; ++block)
+                sum += p.dsink[(kv * row_blocks + block) * p.group + h % p.group];
+        }
+        dsink.data<float>()[h] += static_cast<float>(sum);
+    }
+}
 
 }  // namespace
 
@@ -151,21 +207,15 @@ void cpu::flash_attention_forward(const Tensor& q,
     const Tensor packed_values = workspace(kvs * sizes.packed_values);
     p.packed_keys = packed_keys.data<float>();
     p.packed_values = packed_values.data<float>();
-    Tensor partial_max;
-    std::vector<double> partial_entropy;
-    if (stats) {
-        partial_max = workspace(kvs * row_blocks * p.group);
-        partial_entropy.resize(static_cast<std::size_t>(kvs * row_blocks * p.group));
-        p.max_logit = partial_max.data<float>();
-        p.entropy = partial_entropy.data();
-    }
+    std::optional<Telemetry> telemetry;
+    if (stats) telemetry.emplace(p, visible, row_blocks);
 
     pack(kernels, p, sizes);
     // Last rows first: under a causal mask they see most, and small calls at the end even out.
     for_each_in_order(kvs * row_blocks, sizes.forward_scratch, [&](std::int64_t i, float* scratch) {
         kernels.forward(p, i % kvs, row_blocks - 1 - i / kvs, scratch);
     });
-    if (stats) reduce_stats(p, row_blocks, visible.rows_that_see, *stats);
+    if (telemetry) telemetry->reduce(p, *stats);
 }
 
 FlashAttentionScratch cpu::flash_attention_scratch(const FlashAttentionShape& shape) {
@@ -176,7 +226,7 @@ FlashAttentionScratch cpu::flash_attention_scratch(const FlashAttentionShape& sh
     const FlashSizes sizes = flash_kernels(p.bf16).sizes(p);
     const std::int64_t kvs = p.batch * p.kv_heads, rows = p.queries * p.group;
     const std::int64_t partials =
-        shape.telemetry ? kvs * blocks(rows, sizes.block_rows) * p.group : 0;
+        shape.telemetry ? kvs * blocks(rows, sizes.block_rows) * p.group + p.queries : 0;
     const std::int64_t visible = 2 * p.queries, threads = omp_get_max_threads();
     const std::int64_t forward = visible + kvs * (sizes.packed_keys + sizes.packed_values) +
                                  partials + threads * sizes.forward_scratch;
@@ -201,7 +251,6 @@ void cpu::flash_attention_backward(const Tensor& q,
                                    const Tensor& dsink) {
     const VisibleKeys visible(options.mask, q.size(1), k.size(1));
     FlashProblem p = make_problem(q, k, v, out, lse, options, visible);
-    static_cast<void>(dsink);
     p.dout = operand(dout), p.dq = operand(dq), p.dk = operand(dk), p.dv = operand(dv);
     const FlashKernels& kernels = flash_kernels(p.bf16);
     const FlashSizes sizes = kernels.sizes(p);
@@ -215,6 +264,11 @@ void cpu::flash_attention_backward(const Tensor& q,
     p.rows = reinterpret_cast<FlashRow*>(row_data.raw());
     p.dq_sum = dq_sum.data<float>();
     p.turn = turn.data();
+    std::vector<double> dsink_parts;
+    if (dsink.defined()) {
+        dsink_parts.resize(static_cast<std::size_t>(kvs * row_blocks * p.group), 0.0);
+        p.dsink = dsink_parts.data();
+    }
     Tensor packed_keys, packed_values;
     p.coarse_lse = p.bf16 ? kCoarseLseForBf16 : kCoarseLseForFp32;
     if (any_beyond(lse, p.coarse_lse)) {
@@ -230,6 +284,7 @@ void cpu::flash_attention_backward(const Tensor& q,
     for_each_in_order(kvs * row_blocks, sizes.prepare_scratch, [&](std::int64_t i, float* scratch) {
         kernels.prepare_rows(p, i / row_blocks, i % row_blocks, scratch);
     });
+    if (dsink.defined()) add_dsink(p, row_blocks, dsink);
     // Neighbouring calls work on different heads, so that none waits for another while there are heads
     // enough; and the first keys, which most rows see, come first.
     for_each_in_order(

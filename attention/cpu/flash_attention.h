@@ -47,17 +47,25 @@ struct FlashOperand {
     std::int64_t batch, token, head;
 };
 
-// What backward needs of a row: p_j = e^(scale (s_j - shift)) weight and ds_j = p_j (dp_j - delta), s = q k.
+// What backward needs of a row: p_j = e^(scale (s_j - shift)) weight and ds_j = p_j (dp_j - delta), s = q k;
+// with softcap c, s = tanh(softmax scale q k / c) and scale = c.
 // As a rule shift is lse / scale and weight 1. But an fp32 lse of size n is off by up to n 2^-24, and p by that
 // factor; where that is too much, shift is the row's maximum and weight 1 over the row's sum, found anew.
 struct FlashRow {
     float shift, weight, delta;
 };
 
+// Telemetry: sums over the rows of one head in a block.
+struct FlashSums {
+    double entropy, entropy_share, saturated;
+};
+
 struct FlashProblem {
     std::int64_t batch, queries, keys, heads, kv_heads, group, head_dim;  // B, T, S, H, K, G, D
     bool bf16;                                                            // storage, else fp32
     double scale;               // softmax scale, natural units
+    double softcap;             // 0: none
+    const float* sink;          // [H]; null: none
     const std::int32_t* first;  // [T] visible keys are first[t] <= j < last[t]
     const std::int32_t* last;   // [T]
     FlashOperand q, k, v, out;
@@ -67,8 +75,10 @@ struct FlashProblem {
 
     // Forward only.
     float* packed_values;  // [B K][FlashSizes::packed_values]; null: pack keys only
-    float* max_logit;      // [B K][row blocks][G] partial results; null without telemetry
-    double* entropy;       // [B K][row blocks][G] sums over the block's rows
+    // Telemetry, [B K][row blocks][G] partial results; null without.
+    float* max_dot;  // largest q k in sight
+    FlashSums* sums;
+    const float* share_unit;  // [T] 1 / ln(keys in sight, with the sink); 0 for fewer than two
 
     // Backward only.
     FlashOperand dout, dq, dk, dv;
@@ -76,6 +86,7 @@ struct FlashProblem {
     float coarse_lse;  // beyond it (in magnitude) an fp32 lse is too coarse, and needs packed_keys
                        // and, for bf16, packed_values
     float* dq_sum;     // [B K][T G][D]
+    double* dsink;     // [B K][row blocks][G] partial results; null: not wanted
     int* turn;  // [B K][row blocks] key blocks added to that block of dq_sum so far, zero at first
 };
 

@@ -31,9 +31,15 @@ constexpr std::int64_t kForwardKeys = 256;
 constexpr std::int64_t kSlice = 128;
 constexpr std::int64_t kMaxGroups = (kBlockRows + kRows - 1) / kRows;
 
-// From dot products to log2 units. Not folded into q: differences of dot products are exact where it matters,
-// close to the maximum, and scaled afterwards keep that accuracy however large the logits are.
-float log2_scale(const FlashProblem& p) { return static_cast<float>(p.scale * kLog2E); }
+// From scores to logits. Scores are dot products, with a softcap c tanh(scale q k / c). The scale is not folded
+// into q: differences of dot products are exact where it matters, close to the maximum, and scaled afterwards
+// keep that accuracy however large the logits are.
+double score_scale(const FlashProblem& p) { return p.softcap > 0.0 ? p.softcap : p.scale; }
+float log2_scale(const FlashProblem& p) { return static_cast<float>(score_scale(p) * kLog2E); }
+// From dot products to the argument of tanh; 0: no softcap.
+float tanh_scale(const FlashProblem& p) {
+    return p.softcap > 0.0 ? static_cast<float>(p.scale / p.softcap) : 0.0f;
+}
 
 std::int64_t backward_keys(const FlashProblem& p) { return p.head_dim <= 64 ? 256 : 128; }
 
@@ -163,7 +169,7 @@ void add_product_over_keys(const RowBlock& rows,
 
 struct ForwardScratch {
     std::int64_t left_stride, tile, right_stride, words;
-    float *q, *scores, *rounded, *out, *sum, *moment, *row_max, *max;
+    float *q, *scores, *rounded, *out, *sum, *moment, *row_max, *max, *max_dot;
     std::int64_t size;
 
     ForwardScratch(const FlashProblem& p, float* memory)
@@ -180,6 +186,7 @@ struct ForwardScratch {
         moment = scratch.take(kBlockRows * kLanes);
         row_max = scratch.take(kBlockRows * kLanes);
         max = scratch.take(kBlockRows);
+        max_dot = scratch.take(kBlockRows);
         size = scratch.used;
     }
 };
@@ -197,6 +204,7 @@ void softmax_row(const ForwardScratch& s,
                  float* x,
                  const RowColumns& c,
                  float log2_scale,
+                 float tanh_scale,
                  std::int64_t head_dim) {
     Vec highest = load(s.row_max + i * kLanes);
     for (std::int64_t j = round_down(c.begin, kLanes); j < c.end; j += kLanes) {
@@ -204,7 +212,13 @@ void softmax_row(const ForwardScratch& s,
         if (j >= c.end) break;
         highest = max(highest, where_inside(j, c.begin, c.end, load(x + j), broadcast(-kInfinity)));
     }
-    const float block_max = max_of_lanes(highest);
+    float block_max = max_of_lanes(highest);
+    if (tanh_scale != 0.0f) {
+        if (block_max > s.max_dot[i]) s.max_dot[i] = block_max;
+        block_max = tanh(broadcast(block_max * tanh_scale)).value[0];
+        for (std::int64_t j = round_down(c.begin, kLanes); j < c.end; j += kLanes)
+            store(x + j, tanh(load(x + j) * broadcast(tanh_scale)).value);
+    }
     Vec sum = load(s.sum + i * kLanes), moment = load(s.moment + i * kLanes);
     if (block_max > s.max[i]) {
         if (s.max[i] != -kInfinity) {
@@ -268,7 +282,7 @@ void softmax_block(const FlashProblem& p,
         if (c.end <= c.begin) {
             zero_words(x + begin, end - begin);
         } else {
-            softmax_row<kTelemetry>(s, i, x, c, log2_scale(p), p.head_dim);
+            softmax_row<kTelemetry>(s, i, x, c, log2_scale(p), tanh_scale(p), p.head_dim);
         }
 #if defined(__AVX512BF16__)
         round_row(x + begin, s.rounded + i * padded(kForwardKeys / 2) + begin / 2, end - begin);
@@ -276,32 +290,80 @@ void softmax_block(const FlashProblem& p,
     }
 }
 
+// What a row's sums over its keys come to, the sink included. Weights count from the row's maximum.
+struct RowEnd {
+    double lse, total;  // total: the sum of all weights; infinite where the sink's is
+    double sink_share;  // the sink's probability
+};
+
+RowEnd end_row(const FlashProblem& p, std::int64_t h, float max, double sum) {
+    const double highest = score_scale(p) * max;
+    if (!p.sink) {
+        return {sum == 0.0 ? -kInfinity : highest + kLn2 * __builtin_log2(sum), sum, 0.0};
+    }
+    const double sink = p.sink[h];
+    if (sum == 0.0) return {sink, sum, 1.0};
+    const double gap = sink - highest, weight = __builtin_exp(gap), total = sum + weight;
+    if (gap > 0.0) {
+        const double keys = sum / weight;
+        return {sink + __builtin_log1p(keys), total, 1.0 / (1.0 + keys)};
+    }
+    return {highest + __builtin_log(total), total, weight / total};
+}
+
+// Of the probabilities of a row whose keys have that sum and moment.
+struct Spread {
+    double entropy, largest;
+};
+
+Spread spread_of_row(const FlashProblem& p, std::int64_t h, float max, double sum, double moment) {
+    if (sum == 0.0) return {0.0, p.sink ? 1.0 : 0.0};
+    if (!p.sink) return {kLn2 * (__builtin_log2(sum) - moment / sum), 1.0 / sum};
+    // Weights from here on count from the larger of the maximum and the sink.
+    const double gap = p.sink[h] - score_scale(p) * max;
+    const double rise = gap > 0.0 ? gap : 0.0, shrink = __builtin_exp(-rise);
+    const double weight = __builtin_exp(gap - rise);
+    const double total = shrink * sum + weight;
+    double moments = shrink * (kLn2 * moment - rise * sum);
+    if (weight > 0.0) moments += weight * (gap - rise);
+    return {__builtin_log(total) - moments / total, 1.0 / total};
+}
+
+// max_dot and sums: of the block's heads; null without telemetry.
 void finish_rows(const FlashProblem& p,
                  const RowBlock& rows,
                  const ForwardScratch& s,
-                 float* max_logit,
-                 double* entropy) {
+                 float* max_dot,
+                 FlashSums* sums) {
     for (std::int64_t i = 0; i < rows.count; ++i) {
         const std::int64_t t = rows.query(p, i), h = rows.head(p, i);
         const double sum = evenkeel::sum(load(s.sum + i * kLanes));
         const bool empty = sum == 0.0;
+        const RowEnd end = end_row(p, h, s.max[i], sum);
         float* out = s.out + i * s.right_stride;
-        const Vec divisor = broadcast(empty ? 1.0f : static_cast<float>(sum));
+        const Vec divisor = broadcast(empty ? 1.0f : static_cast<float>(end.total));
         for (std::int64_t d = 0; d < p.head_dim; d += kLanes)
             store(out + d, load(out + d) / divisor);
         store_row(const_cast<void*>(rows.row(p, p.out, i)), p.bf16, out, empty ? 0.0f : 1.0f,
                   p.head_dim);
-        *rows.lse(p, i) = empty
-                              ? -kInfinity
-                              : static_cast<float>(p.scale * s.max[i] + kLn2 * __builtin_log2(sum));
-        if (!max_logit || p.last[t] <= p.first[t]) continue;
+        *rows.lse(p, i) = static_cast<float>(end.lse);
+        if (!max_dot || p.last[t] <= p.first[t]) continue;
         const std::int64_t g = h - rows.kv_head * p.group;
-        const double moment = evenkeel::sum(load(s.moment + i * kLanes));
-        const double row_entropy = empty ? 0.0 : kLn2 * (__builtin_log2(sum) - moment / sum);
-        const float row_max = sum != sum ? static_cast<float>(sum) : s.max[i];
-        // Rounding can make the entropy of a one-hot row negative. NaN is kept in both.
-        entropy[g] += row_entropy < 0.0 ? 0.0 : row_entropy;
-        if (max_logit[g] == max_logit[g] && !(row_max <= max_logit[g])) max_logit[g] = row_max;
+        const Spread spread =
+            spread_of_row(p, h, s.max[i], sum, evenkeel::sum(load(s.moment + i * kLanes)));
+        // Rounding can make the entropy of a one-hot row negative. NaN is kept in all of them.
+        const double entropy = spread.entropy < 0.0 ? 0.0 : spread.entropy;
+        sums[g].entropy += entropy;
+        if (p.share_unit[t] > 0.0f) {
+            constexpr double kSaturated = 1.0 - 0x1p-9;
+            sums[g].entropy_share += entropy * p.share_unit[t];
+            sums[g].saturated += spread.largest != spread.largest ? spread.largest
+                                 : spread.largest >= kSaturated   ? 1.0
+                                                                  : 0.0;
+        }
+        const float highest = p.softcap > 0.0 ? s.max_dot[i] : s.max[i];
+        const float row_max = sum != sum ? static_cast<float>(sum) : highest;
+        if (max_dot[g] == max_dot[g] && !(row_max <= max_dot[g])) max_dot[g] = row_max;
     }
 }
 
@@ -310,7 +372,7 @@ template <bool kTelemetry, bool kWeighValues>
 void attend(const FlashProblem& p, const RowBlock& rows, std::int64_t kv, const ForwardScratch& s) {
     for (std::int64_t i = 0; i < rows.count; ++i) {
         pack_row(rows.row(p, p.q, i), p.bf16, s.q + i * s.left_stride, p.head_dim);
-        s.max[i] = -kInfinity;
+        s.max[i] = s.max_dot[i] = -kInfinity;
     }
     zero_words(s.out, rows.count * s.right_stride);
     zero_words(s.sum, rows.count * kLanes);
@@ -338,17 +400,17 @@ void attend(const FlashProblem& p, const RowBlock& rows, std::int64_t kv, const 
 void forward(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
     const RowBlock rows(p, kv, row_block);
     const ForwardScratch s(p, memory);
-    if (!p.max_logit) {
+    if (!p.max_dot) {
         attend<false, true>(p, rows, kv, s);
         finish_rows(p, rows, s, nullptr, nullptr);
         return;
     }
     attend<true, true>(p, rows, kv, s);
     const std::int64_t blocks = (p.queries * p.group + kBlockRows - 1) / kBlockRows;
-    float* max_logit = p.max_logit + (kv * blocks + row_block) * p.group;
-    double* entropy = p.entropy + (kv * blocks + row_block) * p.group;
-    for (std::int64_t g = 0; g < p.group; ++g) max_logit[g] = -kInfinity, entropy[g] = 0.0;
-    finish_rows(p, rows, s, max_logit, entropy);
+    float* max_dot = p.max_dot + (kv * blocks + row_block) * p.group;
+    FlashSums* sums = p.sums + (kv * blocks + row_block) * p.group;
+    for (std::int64_t g = 0; g < p.group; ++g) max_dot[g] = -kInfinity, sums[g] = {};
+    finish_rows(p, rows, s, max_dot, sums);
 }
 
 void pack(const FlashProblem& p, std::int64_t kv, std::int64_t block) {
@@ -415,22 +477,31 @@ void pack_row_block(const FlashProblem& p, const RowBlock& rows, const BackwardS
                        p.head_dim, s.dout_right);
 }
 
-// Scores to probabilities, and their gradients to those of the scores; zero where a row sees nothing.
+// Dot products to probabilities, and their gradients to those of the dot products (but for the softmax scale);
+// zero where a row sees nothing.
+template <bool kSoftcap>
 void differentiate_row(float* x,
                        float* dx,
                        std::int64_t begin,
                        std::int64_t end,
                        std::int64_t width,
                        const FlashRow& row,
-                       float log2_scale) {
+                       float log2_scale,
+                       float tanh_scale) {
     const Vec scale = broadcast(log2_scale), shift = broadcast(row.shift),
               weight = broadcast(row.weight), mean = broadcast(row.delta);
     const std::int64_t outer_begin = round_down(begin, kLanes), outer_end = round_up(end, kLanes);
     zero_words(x, outer_begin);
     zero_words(dx, outer_begin);
     for (std::int64_t j = outer_begin; j < outer_end; j += kLanes) {
-        Vec p = exp2((load(x + j) - shift) * scale) * weight;
+        Vec score = load(x + j), slope;
+        if constexpr (kSoftcap) {
+            const Tanh capped = tanh(score * broadcast(tanh_scale));
+            score = capped.value, slope = capped.slope;
+        }
+        Vec p = exp2((score - shift) * scale) * weight;
         Vec d = p * (load(dx + j) - mean);
+        if constexpr (kSoftcap) d *= slope;
         if (j < begin || j + kLanes > end) {
             p = where_inside(j, begin, end, p, Vec{});
             d = where_inside(j, begin, end, d, Vec{});
@@ -459,7 +530,9 @@ void differentiate_block(const FlashProblem& p,
             zero_words(x, width);
             zero_words(dx, width);
         } else {
-            differentiate_row(x, dx, begin, end, width, row[i], log2_scale(p));
+            const auto differentiate =
+                p.softcap > 0.0 ? differentiate_row<true> : differentiate_row<false>;
+            differentiate(x, dx, begin, end, width, row[i], log2_scale(p), tanh_scale(p));
         }
     }
 #if defined(__AVX512BF16__)
@@ -576,21 +649,13 @@ void find_deltas(const FlashProblem& p, const RowBlock& rows, float* memory, Fla
     }
 }
 
-void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
-    const RowBlock rows(p, kv, row_block);
-    FlashRow* row = p.rows + kv * p.queries * p.group + rows.begin;
-    zero_words(p.dq_sum + (kv * p.queries * p.group + rows.begin) * p.head_dim,
-               rows.count * p.head_dim);
-    find_deltas(p, rows, memory, row);
-    bool coarse = false;
-    for (std::int64_t i = 0; i < rows.count; ++i) {
-        const float lse = *rows.lse(p, i);
-        row[i].shift = static_cast<float>(lse / p.scale);
-        // Makes up for the rounding of shift: e^x = 1 + x for x this small.
-        row[i].weight = static_cast<float>(1.0 + (p.scale * row[i].shift - lse));
-        coarse |= __builtin_fabsf(lse) > p.coarse_lse && lse != -kInfinity;
-    }
-    if (!coarse) return;
+// For rows whose lse is too coarse: what their keys sum to, found anew.
+void refine_rows(const FlashProblem& p,
+                 const RowBlock& rows,
+                 std::int64_t kv,
+                 float* memory,
+                 FlashRow* row,
+                 double* sink_share) {
     const ForwardScratch s(p, memory);
     if (p.bf16) {
         attend<false, true>(p, rows, kv, s);
@@ -599,8 +664,11 @@ void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block
     }
     for (std::int64_t i = 0; i < rows.count; ++i) {
         const float sum = evenkeel::sum(load(s.sum + i * kLanes));
+        const RowEnd end = end_row(p, rows.head(p, i), s.max[i], sum);
+        const auto total = static_cast<float>(end.total);
         row[i].shift = s.max[i] == -kInfinity ? 0.0f : s.max[i];
-        row[i].weight = sum == 0.0f ? 0.0f : 1.0f / sum;
+        row[i].weight = sum == 0.0f ? 0.0f : 1.0f / total;
+        sink_share[i] = end.sink_share;
         if (!p.bf16 || sum == 0.0f) continue;
         // The rounding of out to bf16 counts where large values almost cancel: add what it took off.
         const void *dout = rows.row(p, p.dout, i), *out = rows.row(p, p.out, i);
@@ -608,10 +676,35 @@ void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block
         Vec rest{};
         for (std::int64_t d = 0; d < p.head_dim; d += kLanes) {
             rest += load_element(dout, true, d) *
-                    (load(exact + d) / broadcast(sum) - load_element(out, true, d));
+                    (load(exact + d) / broadcast(total) - load_element(out, true, d));
         }
         row[i].delta += evenkeel::sum(rest);
     }
+}
+
+void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block, float* memory) {
+    const RowBlock rows(p, kv, row_block);
+    FlashRow* row = p.rows + kv * p.queries * p.group + rows.begin;
+    zero_words(p.dq_sum + (kv * p.queries * p.group + rows.begin) * p.head_dim,
+               rows.count * p.head_dim);
+    find_deltas(p, rows, memory, row);
+    bool coarse = false;
+    double sink_share[kBlockRows];
+    const double scale = score_scale(p);
+    for (std::int64_t i = 0; i < rows.count; ++i) {
+        const float lse = *rows.lse(p, i);
+        row[i].shift = static_cast<float>(lse / scale);
+        // Makes up for the rounding of shift: e^x = 1 + x for x this small.
+        row[i].weight = static_cast<float>(1.0 + (scale * row[i].shift - lse));
+        coarse |= __builtin_fabsf(lse) > p.coarse_lse && lse != -kInfinity;
+        if (p.dsink) sink_share[i] = __builtin_exp(p.sink[rows.head(p, i)] - lse);
+    }
+    if (coarse) refine_rows(p, rows, kv, memory, row, sink_share);
+    if (!p.dsink) return;
+    const std::int64_t blocks = (p.queries * p.group + kBlockRows - 1) / kBlockRows;
+    double* dsink = p.dsink + (kv * blocks + row_block) * p.group - rows.kv_head * p.group;
+    for (std::int64_t i = 0; i < rows.count; ++i)
+        dsink[rows.head(p, i)] -= sink_share[i] * row[i].delta;
 }
 
 void store_dq(const FlashProblem& p, std::int64_t kv, std::int64_t row_block) {

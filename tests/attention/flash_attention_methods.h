@@ -27,7 +27,7 @@ inline std::vector<FlashMethod> flash_methods() {
             {"sinks", 0.0, {0.5f, -2.0f, 3.25f}},
             {"huge_sinks", 0.0, {1e4f, -1e4f, 30.0f}},
             {"cap_with_sinks", 3.0, {1.0f, -1.5f}},
-            {"cap_with_sinks_and_large_logits", 50.0, {49.0f, -50.0f}, 30.0}};
+            {"cap_with_sinks_and_large_logits", 50.0, {49.0f, -50.0f}, 3.0}};
 }
 
 // Sinks on the CPU.

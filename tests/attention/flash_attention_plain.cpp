@@ -66,6 +66,13 @@ PlainFlash run_plain_as(const FlashInputs& in, const AttentionOptions& options) 
                     }
                     mean += p[j] * dp[j];
                 }
+                if (sink) {
+                    // From what forward has left: out in the storage type, and lse.
+                    mean = 0.0f;
+                    for (std::int64_t d = 0; d < s.D; ++d)
+                        mean += static_cast<float>(dout[at + d]) * round(out[at + d]);
+                    dsink[h] -= std::exp(sink[h] - lse) * mean;
+                }
                 for (std::int64_t j = 0; j < s.S; ++j) {
                     const float ds = round(p[j] * (dp[j] - mean) * slope[j]);
                     for (std::int64_t d = 0; d < s.D; ++d) {
@@ -74,11 +81,6 @@ PlainFlash run_plain_as(const FlashInputs& in, const AttentionOptions& options) 
                         dv[key(j) + d] += round(p[j]) * static_cast<float>(dout[at + d]);
                     }
                 }
-                if (!sink) continue;
-                float delta = 0.0f;  // from what forward has left: out in the storage type
-                for (std::int64_t d = 0; d < s.D; ++d)
-                    delta += static_cast<float>(dout[at + d]) * round(out[at + d]);
-                dsink[h] -= std::exp(sink[h] - lse) * delta;
             }
         }
     }
@@ -180,7 +182,21 @@ void expect_gradients_near_truth(const FlashGradients& got,
     expect("dq", got.dq, plain.dq, truth.backward.dq);
     expect("dk", got.dk, plain.dk, truth.backward.dk);
     expect("dv", got.dv, plain.dv, truth.backward.dv);
-    if (got.dsink.defined()) expect("dsink", got.dsink, plain.dsink, truth.backward.dsink);
+    if (!got.dsink.defined()) return;
+    // A few sums over rows, whose errors are a matter of luck: so beside the plain implementation's error
+    // that of a term. It is made of out in the storage type, and of an fp32 lse of size 10.
+    const std::vector<double>& want = truth.backward.dsink;
+    const std::vector<double> simple = to_doubles(plain.dsink);
+    double error = 0.0, magnitude = 0.0;
+    for (std::size_t h = 0; h < want.size(); ++h) {
+        error = std::max(error, std::abs(simple[h] - want[h]));
+        magnitude = std::max(magnitude, std::abs(want[h]));
+    }
+    const double unit = got.dq.dtype() == DType::kBFloat16  ? 0x1p-9
+                        : got.dq.dtype() == DType::kFloat16 ? 0x1p-12
+                                                            : 0x1p-20;
+    const double allowed = 3.0 * error + 2.0 * unit * magnitude;
+    EXPECT_TRUE(near(got.dsink, want, 0.0, allowed)) << "dsink";
 }
 
 }  // namespace evenkeel::testing

@@ -29,7 +29,8 @@ struct PlainFlash {
     FlashGradients gradients;
 };
 // Attention as one writes it without thinking of speed: fp32 sums, the whole row of probabilities,
-// what a matrix product reads and what leaves rounded to the storage type.
+// what a matrix product reads and what leaves rounded to the storage type. With a sink gradients use
+// dout . out with out as it leaves, as the contract has it for dsink; without, sum p dp.
 PlainFlash run_plain_flash(const FlashInputs& in, const AttentionOptions& options);
 
 struct FlashTruth {

@@ -7,64 +7,30 @@
 #include <limits>
 #include <optional>
 
-#include "attention/cpu/flash_attention.h"
-#include "tests/attention/flash_attention_plain.h"
+#include "tests/attention/flash_attention_paths.h"
 #include "tests/support/compare.h"
 
 namespace evenkeel {
 namespace {
 
+using testing::available_paths;
 using testing::DataKind;
 using testing::FlashInputs;
+using Results = testing::FlashResults;
 using testing::FlashTruth;
 using testing::gaussian;
 using testing::make_flash_inputs;
 using testing::near;
+using testing::PathGuard;
 using testing::PlainFlash;
 using testing::poisoned;
+using testing::run_flash;
 using testing::run_flash_reference;
 using testing::run_plain_flash;
 using testing::same_bits;
 using testing::to_doubles;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-std::vector<FlashPath> available_paths() {
-    std::vector<FlashPath> paths;
-    for (FlashPath path : kAllFlashPaths) {
-        if (flash_path_available(path)) paths.push_back(path);
-    }
-    return paths;
-}
-
-// Keeps a test on one path, and the next test off it.
-class PathGuard {
-  public:
-    explicit PathGuard(FlashPath path) : before_(flash_path()) { set_flash_path(path); }
-    ~PathGuard() { set_flash_path(before_); }
-
-  private:
-    FlashPath before_;
-};
-
-struct Results {
-    Tensor out, lse, dq, dk, dv;
-    AttentionStats stats;
-};
-
-// Outputs start as NaN, so that whatever is not written shows.
-Results run_flash(const FlashInputs& in, const AttentionOptions& options) {
-    const DType dtype = in.q.dtype();
-    Results r{poisoned(in.q.shape(), dtype),
-              poisoned({in.shape.B, in.shape.H, in.shape.T}, DType::kFloat32),
-              poisoned(in.q.shape(), dtype),
-              poisoned(in.k.shape(), dtype),
-              poisoned(in.v.shape(), dtype),
-              {}};
-    flash_attention_forward(in.q, in.k, in.v, options, r.out, r.lse, &r.stats);
-    flash_attention_backward(in.q, in.k, in.v, r.out, r.lse, in.dout, options, r.dq, r.dk, r.dv);
-    return r;
-}
 
 // Every result of one path against the reference by the project's rule.
 void check_path(FlashPath path,
@@ -76,7 +42,8 @@ void check_path(FlashPath path,
     const PathGuard guard(path);
     const Results r = run_flash(in, options);
     testing::expect_forward_near_truth(r.out, r.lse, &r.stats, plain, truth.forward);
-    testing::expect_gradients_near_truth({r.dq, r.dk, r.dv}, plain.gradients, truth);
+    testing::expect_telemetry_near_truth(r.stats, truth.forward);
+    testing::expect_gradients_near_truth(r.d, plain.gradients, truth);
 }
 
 void check_all_paths(const ReferenceShape& shape,
@@ -209,9 +176,9 @@ TEST_P(FlashAttentionPathTest, DoesNotDependOnTheNumberOfThreads) {
         const Results several = run_flash(in, {});
         EXPECT_TRUE(same_bits(several.out, one.out)) << "out, " << n << " threads";
         EXPECT_TRUE(same_bits(several.lse, one.lse)) << "lse, " << n << " threads";
-        EXPECT_TRUE(same_bits(several.dq, one.dq)) << "dq, " << n << " threads";
-        EXPECT_TRUE(same_bits(several.dk, one.dk)) << "dk, " << n << " threads";
-        EXPECT_TRUE(same_bits(several.dv, one.dv)) << "dv, " << n << " threads";
+        EXPECT_TRUE(same_bits(several.d.dq, one.d.dq)) << "dq, " << n << " threads";
+        EXPECT_TRUE(same_bits(several.d.dk, one.d.dk)) << "dk, " << n << " threads";
+        EXPECT_TRUE(same_bits(several.d.dv, one.d.dv)) << "dv, " << n << " threads";
         EXPECT_TRUE(same_bits(several.stats.max_logit, one.stats.max_logit)) << n << " threads";
         EXPECT_TRUE(same_bits(several.stats.entropy, one.stats.entropy)) << n << " threads";
     }
@@ -229,8 +196,8 @@ TEST_P(FlashAttentionPathTest, SequenceDoesNotDependOnItsNeighboursInTheBatch) {
                             {1, 120, 120, 2, 1, 64}};
     const Results of_one = run_flash(alone, {});
     EXPECT_TRUE(same_bits(of_one.out, of_both.out.slice(0, 1, 2)));
-    EXPECT_TRUE(same_bits(of_one.dq, of_both.dq.slice(0, 1, 2)));
-    EXPECT_TRUE(same_bits(of_one.dk, of_both.dk.slice(0, 1, 2)));
+    EXPECT_TRUE(same_bits(of_one.d.dq, of_both.d.dq.slice(0, 1, 2)));
+    EXPECT_TRUE(same_bits(of_one.d.dk, of_both.d.dk.slice(0, 1, 2)));
 }
 
 TEST_P(FlashAttentionPathTest, TelemetryLeavesTheOutputAsItIs) {
@@ -262,9 +229,9 @@ TEST_P(FlashAttentionPathTest, ReadsAndWritesSlicesOfPackedTensors) {
                              dqkv.slice(2, 0, H), dqkv.slice(2, H, H + K),
                              dqkv.slice(2, H + K, H + 2 * K));
     EXPECT_TRUE(same_bits(out, want.out));
-    EXPECT_TRUE(same_bits(dqkv.slice(2, 0, H), want.dq));
-    EXPECT_TRUE(same_bits(dqkv.slice(2, H, H + K), want.dk));
-    EXPECT_TRUE(same_bits(dqkv.slice(2, H + K, H + 2 * K), want.dv));
+    EXPECT_TRUE(same_bits(dqkv.slice(2, 0, H), want.d.dq));
+    EXPECT_TRUE(same_bits(dqkv.slice(2, H, H + K), want.d.dk));
+    EXPECT_TRUE(same_bits(dqkv.slice(2, H + K, H + 2 * K), want.d.dv));
     EXPECT_TRUE(same_bits(qkv, before)) << "inputs must stay as they are";
 }
 
@@ -279,7 +246,7 @@ TEST_P(FlashAttentionPathTest, AcceptsEmptyTensors) {
     const Results r =
         run_flash(make_flash_inputs({1, 3, 0, 2, 1, 64}, dtype(), DataKind::kZero), {});
     EXPECT_TRUE(near(r.out, std::vector<double>(384, 0.0), 0.0, 0.0));
-    EXPECT_TRUE(near(r.dq, std::vector<double>(384, 0.0), 0.0, 0.0));
+    EXPECT_TRUE(near(r.d.dq, std::vector<double>(384, 0.0), 0.0, 0.0));
     EXPECT_TRUE(near(r.lse, std::vector<double>(6, -kInfinity), 0.0, 0.0));
 }
 
@@ -289,7 +256,7 @@ TEST_P(FlashAttentionPathTest, RowsThatSeeNothingAreZeroAndLeftOutOfTelemetry) {
     FlashInputs in = make_flash_inputs(s, dtype(), DataKind::kGaussian);
     const Results r = run_flash(in, {});
     EXPECT_TRUE(near(r.out.slice(1, 0, 10), std::vector<double>(640, 0.0), 0.0, 0.0));
-    EXPECT_TRUE(near(r.dq.slice(1, 0, 10), std::vector<double>(640, 0.0), 0.0, 0.0));
+    EXPECT_TRUE(near(r.d.dq.slice(1, 0, 10), std::vector<double>(640, 0.0), 0.0, 0.0));
     EXPECT_TRUE(near(r.lse.slice(2, 0, 10), std::vector<double>(10, -kInfinity), 0.0, 0.0));
     const FlashTruth truth = run_flash_reference(in, {});
     EXPECT_TRUE(near(r.stats.entropy, truth.forward.entropy, 1e-5, 1e-6));
@@ -379,7 +346,7 @@ TEST_P(FlashAttentionPathTest, NanInGivesNanOut) {
         EXPECT_TRUE(std::isnan(to_doubles(r.lse)[20])) << "input " << which;
         EXPECT_TRUE(std::isnan(to_doubles(r.stats.max_logit)[0])) << "input " << which;
         EXPECT_TRUE(std::isnan(to_doubles(r.stats.entropy)[0])) << "input " << which;
-        EXPECT_TRUE(std::isnan(to_doubles(r.dv)[20 * 64])) << "input " << which;
+        EXPECT_TRUE(std::isnan(to_doubles(r.d.dv)[20 * 64])) << "input " << which;
     }
 }
 
