@@ -88,8 +88,8 @@ void check_rotation(const char* op,
                     const Tensor& positions,
                     const QkNormRopeOptions& options) {
     const std::int64_t B = x.size(0), T = x.size(1), D = x.size(3);
-    EVENKEEL_CHECK(options.norm <= QkNormKind::kRms && !options.token_statistic, op,
-                   "norm: got a kind that has no kernel yet, want rms or none");
+    EVENKEEL_CHECK(!options.token_statistic || options.norm == QkNormKind::kRms, op,
+                   "token_statistic: got one for a norm that is not rms, want rms");
     EVENKEEL_CHECK(options.eps >= 0.0 && std::isfinite(options.eps), op, "eps: got ", options.eps,
                    ", want 0 or more");
     EVENKEEL_CHECK(std::isfinite(options.gain_offset), op, "gain_offset: got ", options.gain_offset,
@@ -139,7 +139,10 @@ void check_part(const char* op,
     check_device(op, name("x"), x, first.device());
     check_rows(op, name("x"), x, x);
     const bool norm = options.norm != QkNormKind::kNone;
-    if (norm) check_floats(op, name("rstd"), rstd, {B, T, N}, x.device());
+    if (norm) {
+        check_floats(op, name("rstd"), rstd, options.token_statistic ? Shape{B, T} : Shape{B, T, N},
+                     x.device());
+    }
     if (gain.defined()) {
         EVENKEEL_CHECK(norm, op, name("gain"), ": got one without norm, want none");
         check_floats(op, name("gain"), gain, gain.rank() == 1 ? Shape{D} : Shape{N, D}, x.device());
@@ -226,6 +229,11 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
         EVENKEEL_CHECK(dgain.defined() == gain.defined(), kOp, name("dgain"), ": got ",
                        dgain.defined() ? "one without a gain" : "none for a gain");
         if (gain.defined()) check_floats(kOp, name("dgain"), dgain, gain.shape(), x.device());
+        EVENKEEL_CHECK(mean.defined() == options.token_statistic, kOp, name("mean"), ": got ",
+                       mean.defined() ? "one without token_statistic" : "none for token_statistic");
+        if (mean.defined()) {
+            check_floats(kOp, name("mean"), mean, {x.size(0), x.size(1)}, x.device());
+        }
         check_apart(kOp, name("dx"), dx, name("dy"), dy);
         check_apart(kOp, name("dx"), dx, name("x"), x);
         elements += x.numel();
@@ -246,7 +254,8 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
         case Device::kCpu:
             for (const auto& [dy, x, gain, rstd, dx, dgain, mean] : parts) {
                 if (x.numel() == 0) continue;
-                cpu::qk_norm_rope_backward(dy, x, gain, rstd, rope, positions, options, dx, dgain);
+                cpu::qk_norm_rope_backward(dy, x, gain, rstd, rope, positions, options, dx, dgain,
+                                           mean);
             }
             return;
         case Device::kCuda:

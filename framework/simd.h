@@ -196,18 +196,17 @@ EVENKEEL_INLINE Vec exp(Vec x) {
 constexpr float kSmallMean = 1e-30f;
 constexpr float kLargeMean = 3e38f;
 
-// 1 / sqrt(mean + eps) from the row itself, where its squares over- or underflow in fp32; 0 for a row of
-// zeros without eps.
+// 1 / sqrt(sum of (x - mean)^2 / divisor + eps) from the row itself, where its squares over- or underflow
+// in fp32; 0 where the root is.
 template <typename T>
-[[gnu::noinline, maybe_unused]] float careful_reciprocal_rms(const T* row,
-                                                             std::int64_t width,
-                                                             float eps) {
+[[gnu::noinline, maybe_unused]] float careful_reciprocal_root(
+    const T* row, std::int64_t width, double mean, double divisor, float eps) {
     double sum = 0.0;
     for (std::int64_t c = 0; c < width; ++c) {
-        const double value = load_partial(row + c, 1)[0];
+        const double value = load_partial(row + c, 1)[0] - mean;
         sum += value * value;
     }
-    const double root = __builtin_sqrt(sum / static_cast<double>(width) + eps);
+    const double root = __builtin_sqrt(sum / divisor + eps);
     if (root == 0.0) return 0.0f;
     const double inverse = 1.0 / root;
     return inverse > kLargeMean ? kLargeMean : static_cast<float>(inverse);
@@ -223,7 +222,7 @@ EVENKEEL_INLINE float reciprocal_rms(float sum_of_squares,
     if (mean <= kLargeMean && mean + eps >= kSmallMean) [[likely]] {
         return 1.0f / __builtin_sqrtf(mean + eps);
     }
-    return careful_reciprocal_rms(row, width, eps);
+    return careful_reciprocal_root(row, width, 0.0, static_cast<double>(width), eps);
 }
 
 }  // namespace

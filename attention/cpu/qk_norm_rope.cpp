@@ -34,6 +34,10 @@ QkNormRopeRows common_rows(const Tensor& x,
     rows.rotary_dim = static_cast<int>(rope.rotary_dim);
     rows.interleaved = rope.layout == RopeLayout::kInterleaved;
     rows.norm = options.norm != QkNormKind::kNone;
+    rows.centred = options.norm == QkNormKind::kLayerNorm;
+    rows.token_statistic = options.token_statistic;
+    rows.inverse_divisor =
+        options.norm == QkNormKind::kL2 ? 1.0f : 1.0f / static_cast<float>(rows.dim);
     rows.eps = static_cast<float>(options.eps);
     rows.x = rows_of(x);
     if (rows.norm) rows.rstd = rstd.data<float>();
@@ -137,8 +141,10 @@ void qk_norm_rope_backward(const Tensor& dy,
                            const Tensor& positions,
                            const QkNormRopeOptions& options,
                            const Tensor& dx,
-                           const Tensor& dgain) {
+                           const Tensor& dgain,
+                           const Tensor& mean) {
     QkNormRopeRows rows = common_rows(x, rstd, gain, rope, positions, options);
+    if (rows.token_statistic) rows.mean = mean.data<float>();
     const std::vector<std::int32_t> channels = channel_order(rows);
     const Tensor effective = effective_gain(gain, options.gain_offset, channels);
     rows.gain = effective.data<float>();

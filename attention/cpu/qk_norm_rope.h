@@ -20,6 +20,7 @@ void qk_norm_rope_backward(const Tensor& dy,
                            const Tensor& positions,
                            const QkNormRopeOptions& options,
                            const Tensor& dx,
-                           const Tensor& dgain);
+                           const Tensor& dgain,
+                           const Tensor& mean);
 
 }  // namespace evenkeel::cpu

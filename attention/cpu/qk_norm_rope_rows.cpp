@@ -203,14 +203,16 @@ EVENKEEL_INLINE Vec squares(const T* row) {
 
 using Four = float __attribute__((vector_size(16)));
 
-// 1 / rms of four rows.
+// 1 / root of four rows.
 template <int kDim, typename T>
-EVENKEEL_INLINE Four reciprocal_rms_of_four(const T* const* at, float eps) {
+EVENKEEL_INLINE Four reciprocal_roots_of_four(const T* const* at,
+                                              float inverse_divisor,
+                                              float eps) {
     const Vec totals = sums(squares<kDim>(at[0]), squares<kDim>(at[1]), squares<kDim>(at[2]),
                             squares<kDim>(at[3]));
     Four rstd;
     __builtin_memcpy(&rstd, &totals, sizeof rstd);
-    for (int i = 0; i < 4; ++i) rstd[i] = 1.0f / __builtin_sqrtf(rstd[i] / kDim + eps);
+    for (int i = 0; i < 4; ++i) rstd[i] = 1.0f / __builtin_sqrtf(rstd[i] * inverse_divisor + eps);
     return rstd;
 }
 
@@ -218,7 +220,9 @@ EVENKEEL_INLINE Four reciprocal_rms_of_four(const T* const* at, float eps) {
 constexpr float kSmallRstd = 6e-20f;
 constexpr float kLargeRstd = 1e15f;
 
-// 1 / rms of all heads of a token.
+EVENKEEL_INLINE bool is_usual(float rstd) { return rstd >= kSmallRstd && rstd <= kLargeRstd; }
+
+// 1 / root of all heads of a token, none centred.
 template <typename T, int kDim>
 EVENKEEL_INLINE void find_statistics(const QkNormRopeRows& rows, std::int64_t token) {
     const T* x = row_at<T>(rows.x, token / rows.tokens, token % rows.tokens);
@@ -228,7 +232,7 @@ EVENKEEL_INLINE void find_statistics(const QkNormRopeRows& rows, std::int64_t to
         const std::int64_t left = rows.heads - n;
         const T* at[4];  // the last one repeated where there are fewer
         for (int i = 0; i < 4; ++i) at[i] = x + (n + (i < left ? i : left - 1)) * rows.x.head;
-        const Four four = reciprocal_rms_of_four<kDim>(at, rows.eps);
+        const Four four = reciprocal_roots_of_four<kDim>(at, rows.inverse_divisor, rows.eps);
         usual &= (four >= kSmallRstd) & (four <= kLargeRstd);
         if (left >= 4) {
             __builtin_memcpy(rstd + n, &four, sizeof four);
@@ -239,9 +243,80 @@ EVENKEEL_INLINE void find_statistics(const QkNormRopeRows& rows, std::int64_t to
     if (usual[0] & usual[1] & usual[2] & usual[3]) [[likely]]
         return;
     for (std::int64_t n = 0; n < rows.heads; ++n) {
-        if (rstd[n] >= kSmallRstd && rstd[n] <= kLargeRstd) continue;
-        rstd[n] = careful_reciprocal_rms(x + n * rows.x.head, kDim, rows.eps);
+        if (is_usual(rstd[n])) continue;
+        rstd[n] =
+            careful_reciprocal_root(x + n * rows.x.head, kDim, 0.0,
+                                    1.0 / static_cast<double>(rows.inverse_divisor), rows.eps);
     }
+}
+
+template <typename T>
+[[gnu::noinline]] double careful_mean(const T* row, int dim) {
+    double sum = 0.0;
+    for (int c = 0; c < dim; ++c) sum += load_partial(row + c, 1)[0];
+    return sum / dim;
+}
+
+// (x - mean) rstd for a row whose differences from the mean may not fit fp32.
+template <typename T>
+[[gnu::noinline]] void careful_unit_row(const T* row, int dim, float rstd, float* unit) {
+    const double mean = careful_mean(row, dim);
+    for (int c = 0; c < dim; ++c) {
+        unit[c] = static_cast<float>((load_partial(row + c, 1)[0] - mean) * rstd);
+    }
+}
+
+template <int kVectors>
+EVENKEEL_INLINE float sum_of(const Vec* row) {
+    Vec sums[2] = {};
+    for (int i = 0; i < kVectors; ++i) sums[i % 2] += row[i];
+    return sum(sums[0] + sums[1]);
+}
+
+// Takes its mean off a row in registers that stands at `from` in memory.
+template <typename T, int kDim>
+EVENKEEL_INLINE void centre(const T* from, Vec* row) {
+    constexpr int kVectors = kDim / kLanes;
+    float mean = sum_of<kVectors>(row) / kDim;
+    if (!(__builtin_fabsf(mean) <= kLargeMean)) [[unlikely]] {
+        mean = static_cast<float>(careful_mean(from, kDim));
+    }
+    for (int i = 0; i < kVectors; ++i) row[i] -= mean;
+    if constexpr (sizeof(T) == 4) {
+        // The mean of fp32 values is not exact: what it is off by would be all that is left of rows
+        // that are nearly constant. (Sums of bf16 values are exact unless those differ much.)
+        const float rest = sum_of<kVectors>(row) / kDim;
+        if (__builtin_fabsf(rest) <= kLargeMean) {
+            for (int i = 0; i < kVectors; ++i) row[i] -= rest;
+        }
+    }
+}
+
+// The statistic of a centred row in registers.
+template <typename T, int kDim>
+EVENKEEL_INLINE float centred_statistic(const T* from, const Vec* row, float eps) {
+    Vec squares[kDim / kLanes];
+    for (int i = 0; i < kDim / kLanes; ++i) squares[i] = row[i] * row[i];
+    const float rstd = 1.0f / __builtin_sqrtf(sum_of<kDim / kLanes>(squares) / kDim + eps);
+    if (is_usual(rstd)) [[likely]]
+        return rstd;
+    return careful_reciprocal_root(from, kDim, careful_mean(from, kDim), kDim, eps);
+}
+
+// Makes (x - mean) rstd of a centred row in registers.
+template <typename InOrder, typename T, int kDim>
+EVENKEEL_INLINE void scale_centred(const T* from, float rstd, Vec* row) {
+    if (is_usual(rstd)) [[likely]] {
+        for (int i = 0; i < kDim / kLanes; ++i) row[i] *= rstd;
+        return;
+    }
+    alignas(64) float unit[kDim];
+    careful_unit_row(from, kDim, rstd, unit);
+    InOrder::load(unit, row);
+}
+
+EVENKEEL_INLINE float statistic(const QkNormRopeRows& rows, std::int64_t token, std::int64_t n) {
+    return rows.rstd[rows.token_statistic ? token : token * rows.heads + n];
 }
 
 // The parameters come by value: no store can change a local copy, so they stay in registers. The statistics
@@ -251,9 +326,10 @@ void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
     using InOrder = Order<T, kDim, kPath>;
     constexpr int kVectors = kDim / kLanes;
     Rotation<T, kDim, kPath, false> rotation;
-    if (rows.norm) find_statistics<T, kDim>(rows, begin);
+    const bool find = rows.norm && !rows.centred && !rows.token_statistic;
+    if (find) find_statistics<T, kDim>(rows, begin);
     for (std::int64_t token = begin; token < end; ++token) {
-        if (rows.norm && token + 1 < end) find_statistics<T, kDim>(rows, token + 1);
+        if (find && token + 1 < end) find_statistics<T, kDim>(rows, token + 1);
         const std::int64_t b = token / rows.tokens, t = token % rows.tokens;
         rotation.find(rows, b, t);
         const T* x = row_at<T>(rows.x, b, t);
@@ -265,8 +341,14 @@ void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
             prefetch<kDim, true>(rows.y, y, kWriteAhead);
             Vec row[kVectors];
             InOrder::load(x, row);
-            if (rows.norm) {
-                const float rstd = rows.rstd[token * rows.heads + n];
+            if (rows.centred) {
+                centre<T, kDim>(x, row);
+                const float rstd = centred_statistic<T, kDim>(x, row, rows.eps);
+                rows.rstd[token * rows.heads + n] = rstd;
+                scale_centred<InOrder, T, kDim>(x, rstd, row);
+                for (int i = 0; i < kVectors; ++i) row[i] *= load(gain + i * kLanes);
+            } else if (rows.norm) {
+                const float rstd = statistic(rows, token, n);
                 for (int i = 0; i < kVectors; ++i) row[i] = row[i] * rstd * load(gain + i * kLanes);
             }
             rotation.apply(row);
@@ -292,13 +374,19 @@ void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, f
             InOrder::load(dy, z);
             rotation.apply(z);
             if (rows.norm) {
-                const float rstd = rows.rstd[token * rows.heads + n];
+                const float rstd = statistic(rows, token, n);
                 const float* gain = rows.gain + n * rows.gain_head;
-                Vec u[kVectors];  // x / rms
+                Vec u[kVectors];
                 InOrder::load(x, u);
+                float factor = rstd;  // that makes u of what stands there
+                if (rows.centred) {
+                    centre<T, kDim>(x, u);
+                    scale_centred<InOrder, T, kDim>(x, rstd, u);
+                    factor = 1.0f;
+                }
                 Vec dot[2] = {};
                 for (int i = 0; i < kVectors; ++i) {
-                    u[i] *= rstd;
+                    u[i] *= factor;
                     if (dgain != nullptr) {
                         float* sums = dgain + n * kDim + i * kLanes;
                         store(sums, load(sums) + z[i] * u[i]);
@@ -306,7 +394,13 @@ void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, f
                     z[i] *= load(gain + i * kLanes);
                     dot[i % 2] += z[i] * u[i];
                 }
-                const float mean = sum(dot[0] + dot[1]) / kDim;
+                const float mean = rows.token_statistic
+                                       ? rows.mean[token]
+                                       : sum(dot[0] + dot[1]) * rows.inverse_divisor;
+                if (rows.centred) {
+                    const float shift = sum_of<kVectors>(z) / kDim;
+                    for (int i = 0; i < kVectors; ++i) z[i] -= shift;
+                }
                 for (int i = 0; i < kVectors; ++i) z[i] = (z[i] - u[i] * mean) * rstd;
             }
             InOrder::store(dx, z);

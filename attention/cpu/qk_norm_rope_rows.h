@@ -24,11 +24,15 @@ struct QkNormRopeRows {
     int rotary_dim = 0;       // R
     bool interleaved = false;
     bool norm = true;
+    bool centred = false;          // the row's mean comes off first (LayerNorm)
+    bool token_statistic = false;  // rstd and mean are inputs, one a token
+    float inverse_divisor = 0.0f;  // of sums of squares: 1 / D, or 1 for unit length
     float eps = 0.0f;
     HeadRows x;
-    HeadRows y;             // forward: result; backward: dx
-    HeadRows dy;            // backward
-    float* rstd = nullptr;  // [B, T, N]
+    HeadRows y;                   // forward: result; backward: dx
+    HeadRows dy;                  // backward
+    float* rstd = nullptr;        // [B, T, N] or [B, T]
+    const float* mean = nullptr;  // [B, T]; backward with token_statistic
     const float* gain =
         nullptr;  // [N, D] or [D], offset added, channels as in qk_norm_rope_channel_order
     std::int64_t gain_head = 0;  // stride from head to head: D or 0

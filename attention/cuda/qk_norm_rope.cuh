@@ -72,6 +72,12 @@ struct Common {
     int rotary_dim = 0;              // R
     bool interleaved = false;        // for Layout::kAny
     bool norm = true;
+    bool centred = false;          // the row's mean comes off first (LayerNorm)
+    bool token_statistic = false;  // rstd (and mean, backward) are inputs, one a token
+    float inverse_divisor = 0.0f;  // of sums of squares: 1 / D, or 1 for unit length
+    // Centred rows are halved, because a value may be further from the mean than fp32 reaches: what
+    // makes up for it. inverse_divisor does too.
+    float restore = 1.0f;
     float eps = 0.0f, gain_offset = 0.0f;
     const float* cos = nullptr;  // [count, R/2]
     const float* sin = nullptr;
@@ -133,7 +139,8 @@ struct Place {
     }
     __device__ int apart() const { return channel[1] - channel[0]; }
     __device__ std::int64_t statistic(const Common& common, const Heads& heads) const {
-        return (static_cast<std::int64_t>(b) * common.tokens + t) * heads.count.value + head;
+        const std::int64_t token = static_cast<std::int64_t>(b) * common.tokens + t;
+        return common.token_statistic ? token : token * heads.count.value + head;
     }
 };
 
@@ -243,6 +250,32 @@ __device__ __forceinline__ Real sum_over_group(Real value) {
         value += __shfl_xor_sync(kAllLanes, value, step);
     }
     return value;
+}
+
+// The mean of each group's row; lanes without channels hold zeros. Exact where the sum is, so that
+// nothing is left of a row of one value. Adds parts of the values, whose sum always fits fp32.
+template <int kDim>
+__device__ __forceinline__ float mean_of_row(const float (&x)[kHeld]) {
+    constexpr float kPart = 1.0f / 512, kInverse = 512.0f / kDim;
+    float even = 0.0f, odd = 0.0f;
+#pragma unroll
+    for (int i = 0; i < kHeld; i += 2) {
+        even = fmaf(x[i], kPart, even), odd = fmaf(x[i + 1], kPart, odd);
+    }
+    const float sum = sum_over_group<Shape<kDim>::kLanes>(even + odd);
+    const float mean = sum * kInverse;
+    if constexpr ((kDim & (kDim - 1)) == 0) return mean;
+    return fmaf(fmaf(-mean, kDim * kPart, sum), kInverse, mean);
+}
+
+// Takes the mean off a row and halves what is left; returns half the mean.
+template <int kDim>
+__device__ __forceinline__ float centre(float (&x)[kHeld], bool exists) {
+    const float shift = 0.5f * mean_of_row<kDim>(x);
+    const float here = exists ? shift : 0.0f;  // lanes without channels keep their zeros
+#pragma unroll
+    for (int i = 0; i < kHeld; ++i) x[i] = fmaf(x[i], 0.5f, -here);
+    return shift;
 }
 
 // The lane's columns of the table. Half-split: the 8 pairs of both chunks; interleaved: 4 of each.

@@ -12,8 +12,8 @@
 //   2 x 16384 / 64 x 40 x 128 x 4 = 10.5 MB: 524.8 MB. 13 flops a channel, 1.1 GFLOP: no limit.
 //   Floor: A100 (2.04 TB/s) 257 us, H200 (4.8 TB/s) 109 us.
 //
-// Loads in flight, on paper: 128 registers let 4 CTAs, 16 warps, share an SM; each warp opens 2
-// rows of dy and of x a group, 4 KB, so up to 64 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB
+// Loads in flight, on paper: at most 168 registers let 3 CTAs, 12 warps, share an SM (4 where pairs are
+// interleaved, which needs 128); each warp opens 2 rows of dy and of x a group, 4 KB, so up to 48 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB
 // that an H200 needs.
 #include "attention/cuda/qk_norm_rope.cuh"
 #include "attention/cuda/qk_norm_rope.h"
@@ -28,7 +28,8 @@ struct BackwardPart {
     const float* gain = nullptr;
     int gain_head = 0;  // stride from head to head: D or 0
     const float* rstd = nullptr;
-    float* partial = nullptr;  // [chunks, N, D] sums for dgain; null: not wanted
+    const float* mean = nullptr;  // [B, T], with one statistic a token
+    float* partial = nullptr;     // [chunks, N, D] sums for dgain; null: not wanted
     Heads heads;
 };
 
@@ -41,7 +42,7 @@ struct BackwardParameters {
 constexpr int kChunkTokens = 64;
 
 template <typename T, int kDim, Layout kLayout>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, kLayout == Layout::kHalfSplit ? 3 : 4)
     qk_norm_rope_backward_kernel(const BackwardParameters p) {
     using S = Shape<kDim>;
     const Common& common = p.common;
@@ -79,7 +80,7 @@ __global__ void __launch_bounds__(kThreads, 4)
             if (!common.norm) continue;
             packed_x[i] = load(x + i * kWarps * part.x.token, apart, exists);
             factors[i] = exists ? *rstd : 0.0f;
-            rstd += kWarps * part.heads.count.value;
+            rstd += kWarps * (common.token_statistic ? 1 : part.heads.count.value);
         }
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
@@ -95,17 +96,32 @@ __global__ void __launch_bounds__(kThreads, 4)
                 rotate<-1>(common, turn, angles[i], exists, z);
             }
             if (common.norm) {
-                float u[kHeld];  // x / rms
+                float u[kHeld];
                 unpack<T>(packed_x[i], u);
+                if (common.centred) centre<kDim>(u, exists);
+                const float factor = factors[i] * common.restore;
                 float even = 0.0f, odd = 0.0f;
 #pragma unroll
                 for (int c = 0; c < kHeld; ++c) {
-                    u[c] *= factors[i];
+                    u[c] *= factor;
                     sums[c] += z[c] * u[c];
                     z[c] *= gain[c];
                     (c % 2 == 0 ? even : odd) += z[c] * u[c];
                 }
-                const float mean = sum_over_group<S::kLanes>(even + odd) * (1.0f / kDim);
+                float mean = sum_over_group<S::kLanes>(even + odd) * common.inverse_divisor;
+                if (common.token_statistic && exists) {
+                    mean = (second ? p.part[1] : p.part[0])
+                               .mean[static_cast<std::int64_t>(place.b) * common.tokens + t +
+                                     i * kWarps];
+                }
+                if (common.centred) {
+                    float shift = 0.0f;
+#pragma unroll
+                    for (int c = 0; c < kHeld; ++c) shift += z[c];
+                    shift = sum_over_group<S::kLanes>(shift) * (1.0f / kDim);
+#pragma unroll
+                    for (int c = 0; c < kHeld; ++c) z[c] -= shift;
+                }
 #pragma unroll
                 for (int c = 0; c < kHeld; ++c) z[c] = (z[c] - u[c] * mean) * factors[i];
             }
@@ -197,6 +213,7 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
     constexpr const char* kOp = "qk_norm_rope_backward";
     BackwardParameters p;
     fill_common(kOp, parts[0].dy, kChunkTokens, rope, positions, options, p.common);
+    if (p.common.centred) p.common.inverse_divisor *= 0.25f;  // u here is no longer halved
     const std::int64_t dim = parts[0].dy.size(3);
     GainParameters sums;
     Tensor partials[2];
@@ -209,6 +226,7 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
         to.dx = Rows(from.dx);
         to.heads = heads_of(kOp, p.common, from.dy);
         if (options.norm != QkNormKind::kNone) to.rstd = from.rstd.data<float>();
+        if (options.token_statistic) to.mean = from.mean.data<float>();
         if (!from.gain.defined() || heads == 0) continue;
         const bool shared = from.gain.rank() == 1;
         to.gain = from.gain.data<float>();

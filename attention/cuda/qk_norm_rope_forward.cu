@@ -12,8 +12,8 @@
 //   64 x 2 x 4 = 8.4 MB; gains 20 KB: 346.6 MB. About 7 flops a channel, 0.6 GFLOP: no limit.
 //   Floor: A100 (2.04 TB/s) 170 us, H200 (4.8 TB/s) 72 us.
 //
-// Loads in flight, on paper: at most 80 registers let 6 CTAs, 24 warps, share an SM; each warp
-// opens 2 rows a group, 2 KB, so up to 48 KB an SM. An H200's SM draws 4.8 TB/s / 132 = 36 B/ns,
+// Loads in flight, on paper: at most 96 registers let 5 CTAs, 20 warps, share an SM (6 where pairs are
+// interleaved, which needs 80); each warp opens 2 rows a group, 2 KB, so up to 40 KB an SM. An H200's SM draws 4.8 TB/s / 132 = 36 B/ns,
 // half of it reads: at 800 ns from request to data 15 KB must be open, so a warp may spend two
 // thirds of its time on other things.
 #include "attention/cuda/qk_norm_rope.cuh"
@@ -41,40 +41,38 @@ struct ForwardParameters {
 constexpr float kSmallRstd = 6e-20f;
 constexpr float kLargeRstd = 1e15f;
 
-// 1 / rms of each group's row in double, as the CPU does it: 0 for a zero row with eps 0.
-template <typename T, int kDim>
-__device__ __forceinline__ float careful_rstd(const Packed& packed, float eps) {
-    float x[kHeld];
-    unpack<T>(packed, x);
+// 1 / root of each group's row in double, as the CPU does it: 0 where the root is.
+template <int kDim>
+__device__ __forceinline__ float careful_rstd(const float (&x)[kHeld], const Common& common) {
     double sum = 0.0;
 #pragma unroll
     for (int i = 0; i < kHeld; ++i) sum += static_cast<double>(x[i]) * x[i];
     sum = sum_over_group<Shape<kDim>::kLanes>(sum);
-    const double root = sqrt(sum * (1.0 / kDim) + eps);
+    const double root = sqrt(sum * common.inverse_divisor + common.eps);
     if (root == 0.0) return 0.0f;
     const double inverse = 1.0 / root;
-    return inverse > 3e38 ? 3e38f : static_cast<float>(inverse);
+    return inverse > 1.5e38 ? 1.5e38f : static_cast<float>(inverse);
 }
 
 // All lanes of the warp call this together.
-template <typename T, int kDim>
-__device__ __forceinline__ float find_rstd(const Packed& packed, float eps, bool used) {
-    float x[kHeld];
-    unpack<T>(packed, x);
+template <int kDim>
+__device__ __forceinline__ float find_rstd(const float (&x)[kHeld],
+                                           const Common& common,
+                                           bool used) {
     float even = 0.0f, odd = 0.0f;
 #pragma unroll
     for (int i = 0; i < kHeld; i += 2) even += x[i] * x[i], odd += x[i + 1] * x[i + 1];
     const float sum = sum_over_group<Shape<kDim>::kLanes>(even + odd);
-    const float rstd = rsqrtf(sum * (1.0f / kDim) + eps);
+    const float rstd = rsqrtf(sum * common.inverse_divisor + common.eps);
     const bool unusual = used && !(rstd >= kSmallRstd && rstd <= kLargeRstd);
     if (!__any_sync(kAllLanes, unusual)) [[likely]]
         return rstd;
-    const float careful = careful_rstd<T, kDim>(packed, eps);
+    const float careful = careful_rstd<kDim>(x, common);
     return unusual ? careful : rstd;
 }
 
 template <typename T, int kDim, Layout kLayout>
-__global__ void __launch_bounds__(kThreads, 6)
+__global__ void __launch_bounds__(kThreads, kLayout == Layout::kHalfSplit ? 5 : 6)
     qk_norm_rope_forward_kernel(const ForwardParameters p) {
     const Common& common = p.common;
     const bool second = blockIdx.x >= common.first_blocks;
@@ -108,22 +106,28 @@ __global__ void __launch_bounds__(kThreads, 6)
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
             const bool exists = place.used && t + i * kWarps < common.tokens;
-            float factor = 1.0f;
-            if (common.norm) {
-                factor = find_rstd<T, kDim>(packed[i], common.eps, exists);
-                if (place.lane == 0 && exists) *rstd = factor;
-                rstd += kWarps * part.heads.count.value;
-            }
-            if (angles[i] < 0) factor = NAN;
             float v[kHeld];
             unpack<T>(packed[i], v);
+            float factor = 1.0f, shift = 0.0f;
+            if (common.centred) shift = centre<kDim>(v, exists);
+            if (common.token_statistic) {
+                factor = exists ? *rstd : 0.0f;
+            } else if (common.norm) {
+                factor = find_rstd<kDim>(v, common, exists);
+                if (place.lane == 0 && exists) *rstd = factor;
+                factor *= common.restore;
+            }
+            if (common.norm) rstd += kWarps * (common.token_statistic ? 1 : part.heads.count.value);
+            if (angles[i] < 0) factor = NAN;
 #pragma unroll
             for (int c = 0; c < kHeld; ++c) v[c] = v[c] * factor * gain[c];
             if constexpr (kLayout == Layout::kAny) {
                 rotate_any<1>(common, place, angles[i], exists, v, [&](int channel) {
                     const float g =
                         gain_row == nullptr ? 1.0f : __ldg(gain_row + channel) + common.gain_offset;
-                    return to_float(x[channel - place.channel[0]]) * factor * g;
+                    float value = to_float(x[channel - place.channel[0]]);
+                    if (common.centred) value = fmaf(value, 0.5f, -shift);
+                    return value * factor * g;
                 });
                 __syncwarp();  // y may be x: no lane writes before all have read
             } else {

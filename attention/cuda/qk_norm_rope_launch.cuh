@@ -24,6 +24,14 @@ inline void fill_common(const char* op,
     common.rotary_dim = static_cast<int>(rope.rotary_dim);
     common.interleaved = rope.layout == RopeLayout::kInterleaved;
     common.norm = options.norm != QkNormKind::kNone;
+    common.centred = options.norm == QkNormKind::kLayerNorm;
+    common.token_statistic = options.token_statistic;
+    common.inverse_divisor =
+        options.norm == QkNormKind::kL2 ? 1.0f : 1.0f / static_cast<float>(x.size(3));
+    if (common.centred) {
+        common.restore = 2.0f;
+        common.inverse_divisor *= 4.0f;
+    }
     common.eps = static_cast<float>(options.eps);
     common.gain_offset = static_cast<float>(options.gain_offset);
     if (rope.rotary_dim == 0) return;

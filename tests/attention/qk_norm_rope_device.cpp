@@ -61,7 +61,7 @@ NormRopeCase JointCase::reference(int i) const {
     NormRopeCase c;
     c.batch = batch, c.tokens = tokens, c.heads = heads[i], c.dim = dim;
     c.rope = rope;
-    c.norm = options.norm != QkNormKind::kNone;
+    c.norm = options.norm;
     c.eps = options.eps;
     c.positions = {positions.begin(), positions.end()};
     if (positions.empty() && first != 0) {
@@ -156,6 +156,11 @@ Tensor make_gain(GainKind kind, std::int64_t heads, std::int64_t dim, std::uint6
             return gaussian({heads, dim}, DType::kFloat32, seed);
     }
     return {};
+}
+
+std::string name_of(QkNormKind kind) {
+    static constexpr const char* kNames[] = {"none", "rms", "l2", "layer_norm"};
+    return kNames[static_cast<int>(kind)];
 }
 
 Tensor packed_data(const JointCase& c, DataKind kind, DType dtype, std::uint64_t seed) {

@@ -53,6 +53,8 @@ void expect_right(const JointCase& c, const Tensor& x, const Tensor& dy, const J
 
 enum class GainKind { kNone, kShared, kPerHead };
 Tensor make_gain(GainKind kind, std::int64_t heads, std::int64_t dim, std::uint64_t seed);
+std::string name_of(QkNormKind kind);
+inline constexpr QkNormKind kNorms[] = {QkNormKind::kRms, QkNormKind::kL2, QkNormKind::kLayerNorm};
 Tensor packed_data(const JointCase& c, DataKind kind, DType dtype, std::uint64_t seed);
 
 }  // namespace evenkeel::testing

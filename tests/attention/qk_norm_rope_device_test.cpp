@@ -73,6 +73,13 @@ TEST_P(QkNormRopeDeviceVariants, QueriesAndKeysTogetherMatchTheReferenceOnAllDat
         const Tensor x = packed_data(c, kind, type.dtype, 1);
         const Tensor dy = packed_data(c, kind, type.dtype, 2);
         expect_right(c, x, dy, run_joint(type.device, c, x, dy));
+        if (!v.norm) continue;
+        for (const QkNormKind norm : {QkNormKind::kL2, QkNormKind::kLayerNorm}) {
+            SCOPED_TRACE(name_of(norm));
+            JointCase other = c;
+            other.options.norm = norm;
+            expect_right(other, x, dy, run_joint(type.device, other, x, dy));
+        }
     }
 }
 
@@ -196,9 +203,10 @@ TEST_P(QkNormRopeDevice, GainOffsetIsAddedToTheGain) {
 }
 
 TEST_P(QkNormRopeDevice, ZeroRowsGiveZeroWithoutEpsToo) {
-    for (const double eps : {1e-6, 0.0}) {
+    for (int i = 0; i < 6; ++i) {
         JointCase c = small_case(4, 2);
-        c.options.eps = eps;
+        c.options.eps = i % 2 == 0 ? 1e-6 : 0.0;
+        c.options.norm = kNorms[i / 2];
         const Tensor x = packed_data(c, DataKind::kZero, dtype(), 1);
         const Tensor dy = packed_data(c, DataKind::kGaussian, dtype(), 2);
         const JointResult got = run_joint(device(), c, x, dy);
@@ -212,24 +220,28 @@ TEST_P(QkNormRopeDevice, ZeroRowsGiveZeroWithoutEpsToo) {
 
 // Squares of these over- or underflow in fp32. Rows of all sizes share a warp.
 TEST_P(QkNormRopeDevice, ExtremeRowsKeepTheirDirection) {
-    JointCase c = small_case(3, 6);
-    c.options.eps = 0.0;
-    const double range = dtype() == DType::kFloat16 ? 1e4 : 1e37;
-    const Tensor unit = packed_data(c, DataKind::kGaussian, kFp32, 1);
-    const Tensor dy = packed_data(c, DataKind::kGaussian, dtype(), 2);
-    for (std::int64_t i = 0; i < unit.numel(); ++i) {
-        const double scales[] = {1.0, range, 1.0 / range, 1e3, std::sqrt(range), 1e-3};
-        unit.data<float>()[i] *= static_cast<float>(scales[i / c.dim % 7 % 6]);
+    for (const QkNormKind norm : kNorms) {
+        SCOPED_TRACE(name_of(norm));
+        JointCase c = small_case(3, 6);
+        c.options.norm = norm;
+        c.options.eps = 0.0;
+        const double range = dtype() == DType::kFloat16 ? 1e4 : 1e37;
+        const Tensor unit = packed_data(c, DataKind::kGaussian, kFp32, 1);
+        const Tensor dy = packed_data(c, DataKind::kGaussian, dtype(), 2);
+        for (std::int64_t i = 0; i < unit.numel(); ++i) {
+            const double scales[] = {1.0, range, 1.0 / range, 1e3, std::sqrt(range), 1e-3};
+            unit.data<float>()[i] *= static_cast<float>(scales[i / c.dim % 7 % 6]);
+        }
+        const Tensor x = unit.to(dtype());
+        const JointResult got = run_joint(device(), c, x, dy);
+        const NormRopeCase reference = c.reference(0);
+        const double unit_roundoff = dtype() == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
+        EXPECT_TRUE(near(c.part(got.y, 0), norm_rope(reference, to_doubles(c.part(x, 0))),
+                         1.01 * unit_roundoff, 1e-6));
+        const auto want =
+            norm_rope_gradients(reference, to_doubles(c.part(dy, 0)), to_doubles(c.part(x, 0)));
+        EXPECT_TRUE(near(got.dgain[0], want.dgain, 1e-5, 1e-5));
     }
-    const Tensor x = unit.to(dtype());
-    const JointResult got = run_joint(device(), c, x, dy);
-    const NormRopeCase reference = c.reference(0);
-    const double unit_roundoff = dtype() == DType::kFloat16 ? 0x1p-11 : 0x1p-8;
-    EXPECT_TRUE(near(c.part(got.y, 0), norm_rope(reference, to_doubles(c.part(x, 0))),
-                     1.01 * unit_roundoff, 1e-6));
-    const auto want =
-        norm_rope_gradients(reference, to_doubles(c.part(dy, 0)), to_doubles(c.part(x, 0)));
-    EXPECT_TRUE(near(got.dgain[0], want.dgain, 1e-5, 1e-5));
 }
 
 TEST_P(QkNormRopeDevice, WhatIsNotFiniteStaysInItsRow) {
@@ -237,6 +249,7 @@ TEST_P(QkNormRopeDevice, WhatIsNotFiniteStaysInItsRow) {
          {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
           -std::numeric_limits<float>::infinity()}) {
         JointCase c = small_case(3, 3);
+        if (bad < 0.0f) c.options.norm = QkNormKind::kLayerNorm;
         const Tensor x = packed_data(c, DataKind::kGaussian, dtype(), 1).to(kFp32);
         x.data<float>()[70] = bad;  // token 0, head 1
         const Tensor dy = packed_data(c, DataKind::kGaussian, dtype(), 2);

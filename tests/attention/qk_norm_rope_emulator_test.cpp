@@ -26,6 +26,7 @@ TEST(QkNormRopeEmulated, OrderOfThreadsDoesNotMatter) {
     c.gain[1] = gaussian({128}, kFp32, 4);
     const Tensor x = gaussian({1, 70, c.width()}, kBf16, 1);
     const Tensor dy = gaussian({1, 70, c.width()}, kBf16, 2);
+    c.options.norm = QkNormKind::kLayerNorm;  // everything of the others and more
     gpu_emulator::set_seed(0);
     const JointResult want = run_joint(Device::kCuda, c, x, dy);
     for (const std::uint64_t seed : {1, 2, 3}) {
@@ -81,17 +82,21 @@ TEST(QkNormRopeEmulated, RowsMoveInWholeSectorsOnce) {
 
 // With the norm, rstd goes along; with the rotation, the table. What they add is small.
 TEST(QkNormRopeEmulated, StatisticAndAnglesAddLittle) {
-    JointCase c = joint_case(16, 8, 4);
-    const Tensor x = gaussian({1, 16, c.width()}, kBf16, 1);
-    gpu_emulator::reset_counters();
-    run_joint(Device::kCuda, c, x, x);
-    // For the 4 rows of a warp: a sector of rstd; cos and sin, 8 sectors each, by two loads each.
-    const std::uint64_t quads = 16 * 12 / 4, row = 4 * 128 * 2 / 32;
-    EXPECT_EQ(counters_of("qk_norm_rope_forward_kernel").global_sectors,
-              quads * (2 * row + 1 + 4 * 8));
-    EXPECT_EQ(counters_of("qk_norm_rope_backward_kernel").global_sectors,
-              quads * (3 * row + 1 + 4 * 8));
-    EXPECT_EQ(counters_of("qk_norm_rope_backward_kernel").shared_requests, 0u);
+    for (const QkNormKind norm : kNorms) {
+        SCOPED_TRACE(name_of(norm));
+        JointCase c = joint_case(16, 8, 4);
+        c.options.norm = norm;
+        const Tensor x = gaussian({1, 16, c.width()}, kBf16, 1);
+        gpu_emulator::reset_counters();
+        run_joint(Device::kCuda, c, x, x);
+        // For the 4 rows of a warp: a sector of rstd; cos and sin, 8 sectors each, by two loads each.
+        const std::uint64_t quads = 16 * 12 / 4, row = 4 * 128 * 2 / 32;
+        EXPECT_EQ(counters_of("qk_norm_rope_forward_kernel").global_sectors,
+                  quads * (2 * row + 1 + 4 * 8));
+        EXPECT_EQ(counters_of("qk_norm_rope_backward_kernel").global_sectors,
+                  quads * (3 * row + 1 + 4 * 8));
+        EXPECT_EQ(counters_of("qk_norm_rope_backward_kernel").shared_requests, 0u);
+    }
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ JointCase draw_case(Draw& draw) {
                 static_cast<std::int32_t>(c.first + draw.between(0, c.tokens - 1)));
         }
     }
-    c.options.norm = draw.often(85) ? QkNormKind::kRms : QkNormKind::kNone;
+    c.options.norm = draw.often(85) ? kNorms[draw.between(0, 2)] : QkNormKind::kNone;
     c.options.eps = draw.often(70) ? 1e-6 : 1e-3;
     if (c.options.norm == QkNormKind::kNone) return c;
     c.options.gain_offset = draw.often(70) ? 0.0 : 1.0;
@@ -77,7 +77,8 @@ TEST_P(QkNormRopeFuzz, MatchesTheReference) {
                         c.dim, "], rotary fraction ", c.rope.rotary_fraction, ", ",
                         c.rope.layout == RopeLayout::kHalfSplit ? "half split" : "interleaved",
                         ", first ", c.first, ", ", c.positions.size(), " positions, gaps ",
-                        c.gap[0], " and ", c.gap[1], ", ", name_of(kind)));
+                        c.gap[0], " and ", c.gap[1], ", norm ", name_of(c.options.norm), ", ",
+                        name_of(kind)));
     const Tensor x = packed_data(c, kind, type.dtype, 1);
     const Tensor dy = packed_data(c, kind, type.dtype, 2);
     expect_right(c, x, dy, run_joint(type.device, c, x, dy));

@@ -30,12 +30,24 @@ void rotate(const NormRopeCase& c,
     }
 }
 
+// u = (x - mean) rstd; what sums over a row are divided by.
 template <typename Real>
-Real reciprocal_rms(const NormRopeCase& c, const Real* x) {
+struct Statistic {
+    Real mean = 0, rstd = 0, divisor = 1;
+};
+template <typename Real>
+Statistic<Real> statistic_of(const NormRopeCase& c, const Real* x) {
+    Statistic<Real> s;
+    if (c.norm != QkNormKind::kL2) s.divisor = static_cast<Real>(c.dim);
+    if (c.norm == QkNormKind::kLayerNorm) {
+        for (std::int64_t i = 0; i < c.dim; ++i) s.mean += x[i];
+        s.mean /= s.divisor;
+    }
     Real sum = 0;
-    for (std::int64_t i = 0; i < c.dim; ++i) sum += x[i] * x[i];
-    const Real root = std::sqrt(sum / static_cast<Real>(c.dim) + static_cast<Real>(c.eps));
-    return root == 0 ? Real(0) : Real(1) / root;
+    for (std::int64_t i = 0; i < c.dim; ++i) sum += (x[i] - s.mean) * (x[i] - s.mean);
+    const Real root = std::sqrt(sum / s.divisor + static_cast<Real>(c.eps));
+    s.rstd = root == 0 ? Real(0) : Real(1) / root;
+    return s;
 }
 
 template <typename F>
@@ -55,11 +67,11 @@ std::vector<Real> norm_rope(const NormRopeCase& c, const std::vector<Real>& x) {
     std::vector<Real> y = x;
     for_each_row(c, [&](std::int64_t row, std::int64_t head, std::int64_t position) {
         Real* v = y.data() + row * c.dim;
-        if (c.norm) {
-            const Real rstd = reciprocal_rms(c, v);
+        if (c.norm != QkNormKind::kNone) {
+            const Statistic<Real> s = statistic_of(c, v);
             for (std::int64_t i = 0; i < c.dim; ++i) {
                 const double g = c.gain.empty() ? 1.0 : c.gain[head * c.dim + i];
-                v[i] = v[i] * rstd * static_cast<Real>(g);
+                v[i] = (v[i] - s.mean) * s.rstd * static_cast<Real>(g);
             }
         }
         rotate(c, frequencies, position, 1, v);
@@ -76,18 +88,23 @@ NormRopeGradients norm_rope_gradients(const NormRopeCase& c,
     for_each_row(c, [&](std::int64_t row, std::int64_t head, std::int64_t position) {
         Real* z = dx.data() + row * c.dim;
         rotate(c, frequencies, position, -1, z);
-        if (!c.norm) return;
+        if (c.norm == QkNormKind::kNone) return;
         const Real* v = x.data() + row * c.dim;
-        const Real rstd = reciprocal_rms(c, v);
-        Real mean = 0;
+        const Statistic<Real> s = statistic_of(c, v);
+        Real mean = 0, radial = 0;  // of gain z, and of gain z u
         for (std::int64_t i = 0; i < c.dim; ++i) {
             const double g = c.gain.empty() ? 1.0 : c.gain[head * c.dim + i];
-            dgain[head * c.dim + i] += z[i] * v[i] * rstd;
+            const Real u = (v[i] - s.mean) * s.rstd;
+            dgain[head * c.dim + i] += z[i] * u;
             z[i] *= static_cast<Real>(g);
-            mean += z[i] * v[i] * rstd;
+            mean += z[i];
+            radial += z[i] * u;
         }
-        mean /= static_cast<Real>(c.dim);
-        for (std::int64_t i = 0; i < c.dim; ++i) z[i] = rstd * (z[i] - v[i] * rstd * mean);
+        mean = c.norm == QkNormKind::kLayerNorm ? mean / s.divisor : Real(0);
+        radial /= s.divisor;
+        for (std::int64_t i = 0; i < c.dim; ++i) {
+            z[i] = s.rstd * (z[i] - mean - (v[i] - s.mean) * s.rstd * radial);
+        }
     });
     return {{dx.begin(), dx.end()}, {dgain.begin(), dgain.end()}};
 }

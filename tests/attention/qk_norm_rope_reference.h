@@ -15,7 +15,7 @@ struct NormRopeCase {
     RopeConfig rope;
     std::vector<std::int64_t> positions;  // [B * T]; empty: token t stands at t
     std::vector<double> gain;             // [N, D], offset added; empty: ones
-    bool norm = true;
+    QkNormKind norm = QkNormKind::kRms;
     double eps = 1e-6;
 };
 

@@ -73,13 +73,15 @@ struct Variant {
     double fraction;
     RopeLayout layout;
     GainKind gain;
+    QkNormKind norm;
 };
 
 std::string name_of(const ::testing::TestParamInfo<Variant>& info) {
     static constexpr const char* kGains[] = {"no_gain", "shared", "per_head", "plain"};
     const Variant& v = info.param;
-    return concat(evenkeel::name_of(v.dtype), "_d", v.dim, "_r",
-                  static_cast<int>(v.fraction * static_cast<double>(v.dim)), "_",
+    static constexpr const char* kNorms[] = {"none", "rms", "l2", "layer_norm"};
+    return concat(evenkeel::name_of(v.dtype), "_", kNorms[static_cast<int>(v.norm)], "_d", v.dim,
+                  "_r", static_cast<int>(v.fraction * static_cast<double>(v.dim)), "_",
                   v.layout == RopeLayout::kInterleaved ? "interleaved" : "half_split", "_",
                   kGains[static_cast<int>(v.gain)]);
 }
@@ -91,8 +93,12 @@ std::vector<Variant> variants() {
         for (const std::int64_t dim : {32, 64, 80, 96, 128, 192, 256}) {
             for (const double fraction : {0.0, 0.25, 0.5, 0.75, 1.0}) {
                 for (const RopeLayout layout : {RopeLayout::kHalfSplit, RopeLayout::kInterleaved}) {
-                    all.push_back(
-                        {dtype, dim, fraction, layout, static_cast<GainKind>(turn++ % 4)});
+                    // Every norm with every gain.
+                    const auto gain = static_cast<GainKind>(turn % 4);
+                    const auto norm = static_cast<QkNormKind>(1 + turn % 3);
+                    ++turn;
+                    all.push_back({dtype, dim, fraction, layout, gain,
+                                   gain == GainKind::kPlain ? QkNormKind::kNone : norm});
                 }
             }
             ++turn;  // so that every gain meets every fraction
@@ -115,9 +121,9 @@ TEST_P(QkNormRopeVariants, MatchesReferenceOnAllData) {
     c.batch = 2, c.tokens = 33, c.heads = 3, c.dim = v.dim;
     c.rope.rotary_fraction = v.fraction;
     c.rope.layout = v.layout;
-    c.norm = v.gain != GainKind::kPlain;
+    c.norm = v.norm;
     QkNormRopeOptions options;
-    options.norm = c.norm ? QkNormKind::kRms : QkNormKind::kNone;
+    options.norm = v.norm;
     const Shape shape{c.batch, c.tokens, c.heads, c.dim};
     Tensor gain;
     if (v.gain == GainKind::kShared) gain = gaussian({c.dim}, kFp32, 3);
@@ -166,10 +172,11 @@ TEST_P(QkNormRopeVariants, MatchesReferenceOnAllData) {
 }
 
 TEST(QkNormRopeTest, ReferenceGradientsMatchFiniteDifferences) {
-    for (const RopeLayout layout : {RopeLayout::kHalfSplit, RopeLayout::kInterleaved}) {
+    for (const QkNormKind norm : {QkNormKind::kRms, QkNormKind::kL2, QkNormKind::kLayerNorm}) {
         NormRopeCase c;
         c.tokens = 3, c.heads = 2, c.dim = 8;
-        c.rope.layout = layout;
+        c.norm = norm;
+        c.rope.layout = norm == QkNormKind::kL2 ? RopeLayout::kInterleaved : RopeLayout::kHalfSplit;
         c.rope.rotary_fraction = 0.5;
         c.rope.scaling = RopeConfig::Scaling::kYarn;
         c.rope.factor = 4.0;

@@ -38,8 +38,8 @@ evenkeel_mutation(norm_statistic_of_half_the_row ${norm_forward} CUT ${norm_64}
 
 evenkeel_mutation(norm_divergent_shuffle ${norm_forward} CUT ${norm_64}
     FILE attention/cuda/qk_norm_rope_forward.cu
-    FIND [[factor = find_rstd<T, kDim>(packed[i], common.eps, exists);]]
-    REPLACE [[if (exists) factor = find_rstd<T, kDim>(packed[i], common.eps, exists);]]
+    FIND [[factor = find_rstd<kDim>(v, common, exists);]]
+    REPLACE [[if (exists) factor = find_rstd<kDim>(v, common, exists);]]
     FILTER ${whole_rotation}
     EXPECT [[gpu emulator\] divergence]])
 
