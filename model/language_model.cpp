@@ -1,5 +1,6 @@
 #include "model/language_model.h"
 
+#include <cmath>
 #include <utility>
 
 #include "framework/gemm.h"
@@ -8,6 +9,7 @@
 #include "framework/upload.h"
 #include "model/decoder_block.h"
 #include "model/head_statistics.h"
+#include "model/logit_clip.h"
 #include "model/method.h"
 #include "model/rms_norm.h"
 #include "parallel/tensor_reduce.h"
@@ -65,7 +67,13 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     for (const auto& block : blocks_) block->initialize(seed);
     final_norm_->initialize();
     if (output_ != nullptr) init_normal(output_->part(0), config.init_std, seed);
-    for (const auto& rule : rules_) rule->initialized();
+    for (const auto& rule : rules_) {
+        rule->initialized();
+        if (!rule->needs_max_logit() || step_max_logit_.defined()) continue;
+        step_max_logit_ =
+            Tensor::full({config.num_layers, blocks_.front()->attention().local_heads()}, -INFINITY,
+                         DType::kFloat32, grid.device());
+    }
     if (grid.device() == Device::kCuda) uploads_ = std::make_unique<UploadRing>();
     if (config.telemetry) {
         statistics_ = std::make_unique<HeadStatistics>(
@@ -127,13 +135,21 @@ Tensor LanguageModel::forward(const Tensor& tokens,
     const SequenceLayout layout;
     if (saved != nullptr) saved->blocks.resize(blocks_.size());
     DecoderBlockSaved scratch;
+    // Rules count what is trained on.
+    const bool for_rules = step_max_logit_.defined() && saved != nullptr && probe == nullptr;
     Tensor x = embedding_->forward(tokens);  // [B, T, C]
     if (probe != nullptr) probe->check("embedding (forward)", x);
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         AttentionStats stats;
         if (statistics != nullptr) stats = statistics->make_stats();
         x = blocks_[layer]->forward(x, layout, saved != nullptr ? saved->blocks[layer] : scratch,
-                                    statistics != nullptr ? &stats : nullptr, probe);
+                                    statistics != nullptr || for_rules ? &stats : nullptr, probe);
+        if (for_rules) {
+            const auto at = static_cast<std::int64_t>(layer);
+            take_maximum(
+                step_max_logit_.slice(0, at, at + 1).view(stats.max_logit.shape()),
+                config_.attention.softcap > 0.0 ? stats.max_logit_uncapped : stats.max_logit);
+        }
         if (statistics != nullptr) statistics->add(layer, stats, tokens.numel());
     }
     Tensor rstd;
@@ -273,7 +289,8 @@ void LanguageModel::make_rules() {
 }
 
 void LanguageModel::finish_update() {
-    for (const auto& rule : rules_) rule->updated({});
+    for (const auto& rule : rules_) rule->updated(step_max_logit_);
+    if (step_max_logit_.defined()) step_max_logit_.fill(-INFINITY);
 }
 
 double LanguageModel::evaluate(const Batch& batch) {

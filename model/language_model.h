@@ -115,6 +115,8 @@ class LanguageModel : public TrainableModel {
     std::unique_ptr<RmsNorm> final_norm_;
     std::unique_ptr<ColumnParallelLinear> output_;  // null when tied
     std::vector<std::unique_ptr<WeightRule>> rules_;
+    // [L, H/P] fp32: the largest logits, before softcap, since the last update; undefined if no rule asks.
+    Tensor step_max_logit_;
     ParameterList parameters_;
     ParameterBuckets buckets_;
     std::unique_ptr<GradientReducer> reducer_;

@@ -1,5 +1,6 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "model/cuda/elementwise.h"
+#include "model/cuda/logit_clip.h"
 
 namespace evenkeel::cuda {
 namespace {
@@ -34,6 +35,11 @@ void gelu_backward(const Tensor&, const Tensor&, const Tensor&) {
 void add_in_place(const Tensor&, const Tensor&) { throw_not_built("add_in_place"); }
 void add_head_statistics(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double) {
     throw_not_built("HeadStatistics::add");
+}
+void take_maximum(const Tensor&, const Tensor&) { throw_not_built("take_maximum"); }
+void group_maximum(const Tensor&, const Tensor&) { throw_not_built("group_maximum"); }
+void clip_heads(const Tensor&, float, float, const Tensor&, const Tensor&) {
+    throw_not_built("clip_heads");
 }
 bool all_finite(const Tensor&) { throw_not_built("all_finite"); }
 

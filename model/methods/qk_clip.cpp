@@ -1,12 +1,74 @@
+#include <algorithm>
+
+#include "model/logit_clip.h"
 #include "model/methods/registry.h"
 
 namespace evenkeel {
+namespace {
+
+// After the optimizer's step, brings each head whose largest logit in that step was S > threshold back to it: W_q
+// and W_k take the root of threshold / S each. Query heads of one key head go together by the largest S of
+// them, since they share W_k. Where a norm would undo that, the gains are scaled in place of the weights. Every rank
+// scales what it holds; ranks that hold the same key head see the same S.
+class QkClip : public WeightRule {
+  public:
+    QkClip(const ProcessGrid& grid, const AttentionConfig& config, const ModelWeights& weights)
+        : grid_(grid),
+          config_(config),
+          clips_gains_(config.qk_norm.kind != QkNormKind::kNone),
+          groups_(Tensor::uninitialized(
+              {static_cast<std::int64_t>(weights.layers.size()),
+               std::max<std::int64_t>(config.num_kv_heads / grid.tp_size(), 1)},
+              DType::kFloat32,
+              grid.device())) {
+        for (const LayerWeights& layer : weights.layers) {
+            pairs_.push_back(clips_gains_ ? Pair{layer.q_gain, layer.k_gain}
+                                          : Pair{layer.wq, layer.wk});
+        }
+    }
+
+    bool needs_max_logit() const override { return true; }
+
+    void updated(const Tensor& max_logit) override {
+        group_maximum(max_logit, groups_);
+        grid_.data().all_reduce(groups_, ReduceOp::kMax);
+        grid_.kv_replicas(config_.num_kv_heads).all_reduce(groups_, ReduceOp::kMax);
+        const double offset =
+            clips_gains_ ? config_.qk_norm.gain_offset * config_.qk_norm.gain_unit : 0.0;
+        for (std::size_t layer = 0; layer < pairs_.size(); ++layer) {
+            const auto at = static_cast<std::int64_t>(layer);
+            const Tensor maximum = groups_.slice(0, at, at + 1).view({groups_.size(1)});
+            for (const Parameter* weight : {pairs_[layer].q, pairs_[layer].k}) {
+                clip_heads(maximum, config_.qk_clip_threshold, offset, *weight);
+            }
+        }
+    }
+
+  private:
+    struct Pair {
+        const Parameter *q, *k;
+    };
+    const ProcessGrid& grid_;
+    AttentionConfig config_;
+    bool clips_gains_;
+    std::vector<Pair> pairs_;  // a layer each
+    Tensor groups_;            // [L, K/P]: the largest logit of a key head's query heads
+};
+
+}  // namespace
 
 const Method kQkClip{
     "qk_clip", "W_q and W_k of a head scaled down after a step in which its logits passed 100",
-    "Kimi Team 2025, Kimi K2, section 2.1", [](ModelConfig& config) {
+    "Kimi Team 2025, Kimi K2, section 2.1",
+    [](ModelConfig& config) {
         config.attention.qk_norm.kind = QkNormKind::kNone;
         config.attention.qk_clip_threshold = 100.0;
+    },
+    [](const ProcessGrid& grid,
+       const ModelConfig& config,
+       const ModelWeights& weights) -> std::unique_ptr<WeightRule> {
+        if (config.attention.qk_clip_threshold <= 0.0) return nullptr;
+        return std::make_unique<QkClip>(grid, config.attention, weights);
     }};
 
 }  // namespace evenkeel

@@ -88,7 +88,10 @@ struct Outcome {
 Outcome take_step(LanguageModel& model, const Batch& batch, std::int64_t step = 0) {
     const Tensor numbers = Tensor::zeros({2}, DType::kFloat64);
     compute_gradients(model, {&batch, 1}, numbers);
-    if (step > 0) adamw_step(model.buckets(), {}, 1e-3, 0.0, numbers, step);
+    if (step > 0) {
+        adamw_step(model.buckets(), {}, 1e-3, 0.0, numbers, step);
+        model.finish_update();
+    }
     return {numbers.data<double>()[kLossIndex],
             std::sqrt(numbers.data<double>()[kSquaredNormIndex])};
 }

@@ -48,6 +48,7 @@ inline TrainingCurve train_steps(LanguageModel& model, int first, int steps) {
         }
         compute_gradients(model, batches, numbers);
         adamw_step(model.buckets(), {}, 1e-2, 1.0, numbers, step + 1);
+        model.finish_update();
         const Tensor host = numbers.to(Device::kCpu);
         curve.losses.push_back(host.data<double>()[kLossIndex]);
         curve.norms.push_back(std::sqrt(host.data<double>()[kSquaredNormIndex]));

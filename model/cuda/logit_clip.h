@@ -1,0 +1,17 @@
+// The CUDA back end of model/logit_clip.h: arguments have been checked, and none is empty.
+#pragma once
+
+#include "framework/tensor.h"
+
+namespace evenkeel::cuda {
+
+void take_maximum(const Tensor& highest, const Tensor& now);
+void group_maximum(const Tensor& max_logit, const Tensor& groups);
+// value may be master.
+void clip_heads(const Tensor& maximum,
+                float threshold,
+                float offset,
+                const Tensor& master,
+                const Tensor& value);
+
+}  // namespace evenkeel::cuda
