@@ -28,6 +28,7 @@ using testing::to_doubles;
 
 using Kind = QkNormConfig::Kind;
 using Gain = QkNormConfig::Gain;
+using Scope = QkNormConfig::Scope;
 
 constexpr DType kFp32 = DType::kFloat32;
 constexpr DType kBf16 = DType::kBFloat16;
@@ -46,6 +47,35 @@ std::vector<Variant> variants() {
         {"gains_in_another_unit", [](AttentionConfig& c) { c.qk_norm.gain_unit = 0.125; }},
         {"no_gains", [](AttentionConfig& c) { c.qk_norm.gain = Gain::kNone; }},
         {"factor_per_head", [](AttentionConfig& c) { c.qk_norm.gain = Gain::kPerHeadScalar; }},
+        {"layer_norm", [](AttentionConfig& c) { c.qk_norm.kind = Kind::kLayerNorm; }},
+        {"full_width", [](AttentionConfig& c) { c.qk_norm.scope = Scope::kFullWidth; }},
+        {"full_width_shared_gains",
+         [](AttentionConfig& c) {
+             c.qk_norm.scope = Scope::kFullWidth, c.qk_norm.gain = Gain::kSharedChannel;
+         }},
+        {"full_width_no_gains",
+         [](AttentionConfig& c) {
+             c.qk_norm.scope = Scope::kFullWidth, c.qk_norm.gain = Gain::kNone;
+         }},
+        {"henry",
+         [](AttentionConfig& c) {
+             c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kPerHeadScalar;
+         }},
+        {"henry_module",
+         [](AttentionConfig& c) { c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kScalar; }},
+        {"cosine",
+         [](AttentionConfig& c) {
+             c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kPerHeadScalar;
+             c.qk_norm.gain_form = QkNormConfig::GainForm::kExponential;
+         }},
+        {"softcap", [](AttentionConfig& c) { c.qk_norm.kind = Kind::kNone, c.softcap = 2.0; }},
+        {"sink", [](AttentionConfig& c) { c.sink = AttentionConfig::Sink::kLearned; }},
+        {"off_by_one", [](AttentionConfig& c) { c.sink = AttentionConfig::Sink::kOffByOne; }},
+        {"all_at_once",
+         [](AttentionConfig& c) {
+             c.qk_norm.scope = Scope::kFullWidth, c.softcap = 2.0, c.qk_norm.gain_offset = 1.0;
+             c.sink = AttentionConfig::Sink::kLearned;
+         }},
         {"multi_query", [](AttentionConfig& c) { c.num_kv_heads = 1; }},
         {"one_key_head_a_query_head", [](AttentionConfig& c) { c.num_kv_heads = 4; }},
         {"window", [](AttentionConfig& c) { c.window = 7; }},

@@ -37,7 +37,7 @@ class Layer {
         buckets_ = ParameterBuckets(parameters_, Device::kCpu);
         layer_.initialize(1.0 / std::sqrt(double(kWidth)), 0.1, 3);
         for (Parameter* p : parameters_) {
-            if (p->name.ends_with("gain")) init_normal(*p, 1.0, 4);
+            if (p->name.ends_with("gain") || p->name.ends_with("sink")) init_normal(*p, 1.0, 4);
         }
     }
     TensorParallelAttention* operator->() { return &layer_; }
@@ -107,6 +107,8 @@ struct Variant {
     std::int64_t num_kv_heads;
     QkNormConfig::Kind kind;
     QkNormConfig::Gain gain;
+    QkNormConfig::Scope scope = QkNormConfig::Scope::kHead;
+    AttentionConfig::Sink sink = AttentionConfig::Sink::kNone;
 };
 
 class TensorParallelAttentionRanks : public ::testing::TestWithParam<Variant> {
@@ -117,6 +119,8 @@ class TensorParallelAttentionRanks : public ::testing::TestWithParam<Variant> {
         config_.head_dim = 32;
         config_.qk_norm.kind = GetParam().kind;
         config_.qk_norm.gain = GetParam().gain;
+        config_.qk_norm.scope = GetParam().scope;
+        config_.sink = GetParam().sink;
     }
     AttentionConfig config_;
     std::unique_ptr<Communicator> alone_ = make_single_communicator();
@@ -126,14 +130,25 @@ class TensorParallelAttentionRanks : public ::testing::TestWithParam<Variant> {
 
 using Kind = QkNormConfig::Kind;
 using Gain = QkNormConfig::Gain;
+using Scope = QkNormConfig::Scope;
 INSTANTIATE_TEST_SUITE_P(
     All,
     TensorParallelAttentionRanks,
-    ::testing::Values(Variant{"kv8", 8, Kind::kRms, Gain::kPerHeadChannel},
-                      Variant{"kv2", 2, Kind::kRms, Gain::kPerHeadChannel},
-                      Variant{"kv1", 1, Kind::kRms, Gain::kPerHeadChannel},
-                      Variant{"kv2_shared_gain", 2, Kind::kRms, Gain::kSharedChannel},
-                      Variant{"kv2_plain", 2, Kind::kNone, Gain::kPerHeadChannel}),
+    ::testing::Values(
+        Variant{"kv8", 8, Kind::kRms, Gain::kPerHeadChannel},
+        Variant{"kv2", 2, Kind::kRms, Gain::kPerHeadChannel},
+        Variant{"kv1", 1, Kind::kRms, Gain::kPerHeadChannel},
+        Variant{"kv2_shared_gain", 2, Kind::kRms, Gain::kSharedChannel},
+        Variant{"kv2_plain", 2, Kind::kNone, Gain::kPerHeadChannel},
+        Variant{"kv8_full_width", 8, Kind::kRms, Gain::kPerHeadChannel, Scope::kFullWidth},
+        Variant{"kv2_full_width", 2, Kind::kRms, Gain::kPerHeadChannel, Scope::kFullWidth},
+        Variant{"kv1_full_width_shared_gain", 1, Kind::kRms, Gain::kSharedChannel,
+                Scope::kFullWidth},
+        Variant{"kv2_layer_norm", 2, Kind::kLayerNorm, Gain::kPerHeadChannel},
+        Variant{"kv2_henry", 2, Kind::kL2, Gain::kPerHeadScalar},
+        Variant{"kv2_henry_module", 2, Kind::kL2, Gain::kScalar},
+        Variant{"kv2_sink", 2, Kind::kNone, Gain::kPerHeadChannel, Scope::kHead,
+                AttentionConfig::Sink::kLearned}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(TensorParallelAttentionRanks, EqualsOneRank) {
@@ -180,24 +195,30 @@ TEST_P(TensorParallelAttentionRanks, OneSumForwardAndOneBackward) {
         return counts.reduce_scatters + counts.all_gathers + counts.broadcasts;
     };
     const std::int64_t bytes = kBatch * kTokens * kWidth * 4;
+    // One statistic for all heads costs a sum of two numbers a token in each direction.
+    const bool full_width = GetParam().scope == Scope::kFullWidth;
+    const std::int64_t sums = full_width ? 2 : 1;
+    const std::int64_t all_bytes = bytes + (full_width ? kBatch * kTokens * 2 * 4 : 0);
     AttentionSaved saved;
     counts = {};
     replicas.counts() = {};
     layer->forward(x_, {}, saved, nullptr);
-    EXPECT_EQ(counts.all_reduces, 1);
-    EXPECT_EQ(counts.bytes, bytes);
+    EXPECT_EQ(counts.all_reduces, sums);
+    EXPECT_EQ(counts.bytes, all_bytes);
     layer->backward(dy_, {}, saved);
-    EXPECT_EQ(counts.all_reduces, 2);
-    EXPECT_EQ(counts.bytes, 2 * bytes);
+    EXPECT_EQ(counts.all_reduces, 2 * sums);
+    EXPECT_EQ(counts.bytes, 2 * all_bytes);
     EXPECT_EQ(others(), 0);
     EXPECT_EQ(replicas.counts().all_reduces, 0);
 
     // Per-head gains are not communicated, but for those of replicated KV heads: a message for these, one
     // for the heads' weights.
     reduce_gradients(layer.grid(), layer.buckets(), config_.num_kv_heads);
-    const bool shared = GetParam().gain == Gain::kSharedChannel;
-    EXPECT_EQ(counts.all_reduces, 2 + (shared && world().size() > 1 ? 1 : 0));
-    const bool gains = GetParam().kind == Kind::kRms && !shared;
+    const bool normed = GetParam().kind != Kind::kNone;
+    const bool shared =
+        normed && (GetParam().gain == Gain::kSharedChannel || GetParam().gain == Gain::kScalar);
+    EXPECT_EQ(counts.all_reduces, 2 * sums + (shared && world().size() > 1 ? 1 : 0));
+    const bool gains = normed && GetParam().gain == Gain::kPerHeadChannel;
     EXPECT_EQ(replicas.counts().all_reduces, replicas.size() == 1 ? 0 : gains ? 2 : 1);
     EXPECT_EQ(others(), 0);
 }

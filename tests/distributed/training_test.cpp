@@ -10,13 +10,21 @@
 #include "tests/support/compare.h"
 #include "tests/support/ranks.h"
 #include "tests/support/run_files.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/sharded_models.h"
 #include "tests/support/tiny_model.h"
 
 namespace evenkeel {
 namespace {
 
+using testing::distance;
+using testing::expect_equal_replicas;
+using testing::gather;
+using testing::grid_shapes;
+using testing::GridShape;
+using testing::make_grid;
+using testing::name_of;
 using testing::random_batch;
+using testing::SharedDirectory;
 using testing::SoloGrid;
 
 // Two KV heads, so that more than two tensor-parallel ranks replicate them.
@@ -27,57 +35,12 @@ ModelConfig test_model() {
     return config;
 }
 
-struct GridShape {
-    std::int64_t tensor, data;
-};
-
-// The ways to lay out this world: all tensor parallel, all data parallel, and two by two.
-std::vector<GridShape> grid_shapes() {
-    const std::int64_t size = testing::world().size();
-    std::vector<GridShape> shapes = {{size, 1}};
-    if (size == 2) shapes.push_back({1, 2});
-    if (size == 4) shapes.push_back({2, 2});
-    return shapes;
-}
-
-ProcessGrid make_grid(const GridShape& shape) {
-    return ProcessGrid(testing::world(),
-                       {.tensor_parallel = shape.tensor, .data_parallel = shape.data});
-}
-
-std::string name_of(const ProcessGrid& grid) {
-    return concat("tensor parallel ", grid.tp_size(), " x data parallel ", grid.dp_size());
-}
-
 // The rows of a global batch that a data-parallel rank sees.
 Batch part_of(const Batch& batch, const ProcessGrid& grid) {
     const std::int64_t rows = batch.tokens.size(0) / grid.dp_size();
     const std::int64_t begin = rows * grid.dp_rank();
     return {batch.tokens.slice(0, begin, begin + rows).clone(),
             batch.targets.slice(0, begin, begin + rows).clone()};
-}
-
-// The global tensor of which `local` is this rank's part. Collective.
-Tensor gather(const ProcessGrid& grid, const Parameter& parameter, const Tensor& local) {
-    const Tensor global = Tensor::zeros(parameter.global_shape, DType::kFloat32);
-    const Sharding& sharding = parameter.sharding;
-    if (sharding.is_owner()) {
-        const bool whole = sharding.kind == Sharding::Kind::kReplicated;
-        (whole ? global : global.slice(sharding.dim, sharding.begin, sharding.end))
-            .copy_from(local);
-    }
-    grid.tensor().all_reduce(global, ReduceOp::kSum);
-    return global;
-}
-
-double distance(const Tensor& got, const Tensor& want) {
-    const auto a = testing::to_doubles(got), b = testing::to_doubles(want);
-    double difference = 0.0, size = 0.0;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-        difference += (a[i] - b[i]) * (a[i] - b[i]);
-        size += b[i] * b[i];
-    }
-    return std::sqrt(difference / size);
 }
 
 struct Outcome {
@@ -107,30 +70,6 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
     return all;
 }
 
-// A directory that all ranks see, kept by rank 0.
-class SharedDirectory {
-  public:
-    SharedDirectory() {
-        Communicator& world = testing::world();
-        if (world.rank() == 0) mine_ = std::make_unique<testing::TemporaryDirectory>();
-        const Tensor letters = Tensor::zeros({256}, DType::kFloat32);
-        if (world.rank() == 0) {
-            const std::string path = mine_->path();
-            for (std::size_t i = 0; i < path.size(); ++i) letters.data<float>()[i] = path[i];
-        }
-        world.broadcast(letters, 0);
-        for (int i = 0; letters.data<float>()[i] != 0.0f; ++i) {
-            path_ += static_cast<char>(letters.data<float>()[i]);
-        }
-    }
-    ~SharedDirectory() { testing::world().barrier(); }
-    std::string path(const std::string& name = "") const { return path_ + "/" + name; }
-
-  private:
-    std::unique_ptr<testing::TemporaryDirectory> mine_;
-    std::string path_;
-};
-
 TEST(DistributedModelTest, LossAndGradientsEqualThoseOfOneRank) {
     for (const auto& [name, config] : variants()) {
         const SoloGrid solo;
@@ -148,30 +87,6 @@ TEST(DistributedModelTest, LossAndGradientsEqualThoseOfOneRank) {
                 const Parameter& parameter = *many.parameters()[i];
                 const Tensor got = gather(grid, parameter, parameter.grad);
                 EXPECT_LT(distance(got, one.parameters()[i]->grad), 1e-5) << parameter.name;
-            }
-        }
-    }
-}
-
-// Whether all ranks of a group hold the same bits.
-bool agrees(Communicator& group, const Tensor& tensor) {
-    const Tensor first = tensor.clone();
-    group.broadcast(first, 0);
-    return static_cast<bool>(testing::same_bits(tensor, first));
-}
-
-void expect_equal_replicas(const ProcessGrid& grid,
-                           LanguageModel& model,
-                           const ModelConfig& config) {
-    for (const Parameter* parameter : model.parameters()) {
-        for (const Tensor& tensor :
-             {parameter->value, parameter->master, parameter->exp_avg, parameter->exp_avg_sq}) {
-            EXPECT_TRUE(agrees(grid.data(), tensor)) << parameter->name;
-            if (parameter->sharding.kind == Sharding::Kind::kReplicated) {
-                EXPECT_TRUE(agrees(grid.tensor(), tensor)) << parameter->name;
-            } else if (parameter->sharding.kind == Sharding::Kind::kReplicatedInGroup) {
-                EXPECT_TRUE(agrees(grid.kv_replicas(config.attention.num_kv_heads), tensor))
-                    << parameter->name;
             }
         }
     }
