@@ -28,11 +28,7 @@ cmake --build build --target evenkeel --parallel "$cores" >>build/log.txt 2>&1 |
 echo "build/evenkeel after $((SECONDS - ready)) s"
 
 say "3/5  train on $ranks ranks"
-# Fortunes dealt in turn over 20 piles, so that the held-out end of the text has some of every topic.
-mkdir -p runs
-find /usr/share/games/fortunes -type f ! -name '*.dat' | LC_ALL=C sort | xargs cat |
-    awk 'BEGIN { RS = "\n%\n"; ORS = "\n%\n" } { pile[NR % 20] = pile[NR % 20] $0 ORS }
-         END { ORS = ""; for (i = 0; i < 20; i++) print pile[i] }' >runs/fortunes.txt
+launch/fortunes.sh runs/fortunes.txt
 echo "text: runs/fortunes.txt, $(wc -c <runs/fortunes.txt) bytes of the package fortunes"
 rm -rf "$run" "$one_rank"
 mpi_environment

@@ -1,6 +1,6 @@
 // evenkeel study dilution: one matching key, the needle, among ever more others. A bounded logit bounds what share of a
 // long row one key can get. Through flash attention: the needle's value is one in a channel of its own, so that the
-// output holds its probability; a channel in which every value is one holds what a sink leaves.
+// output holds its probability; lse tells what a sink takes.
 #include <cmath>
 
 #include "attention/flash_attention.h"
@@ -30,9 +30,9 @@ Tensor unit_keys(std::int64_t tokens, std::int64_t width, std::uint64_t seed) {
     return to_tensor(rows, {1, tokens, 1, width});
 }
 
-// Of one query: what its needle gets, and what a sink leaves for all keys.
+// Of one query's row: what its needle gets, and what a sink takes.
 struct Shares {
-    double needle = 0.0, keys = 0.0;
+    double needle = 0.0, sink = 0.0;
 };
 
 class Dilution final : public Study {
@@ -71,7 +71,7 @@ class Dilution final : public Study {
              {"expected", "closed form", "%.4f"},
              {"with_sink", "with sink", "%.4f"},
              {"with_sink_expected", "closed form", "%.4f"},
-             {"sink_takes", "sink takes", "%.4f"}},
+             {"sink_takes", "sink takes", "%.2g"}},
             {},
             concat("Closed form for random unit keys: 1 / (1 + (T - 1) e^(g^2 / 2D - g)), with "
                    "e^(sink - g) more in the denominator for a sink of logit ",
@@ -96,10 +96,7 @@ class Dilution final : public Study {
     Shares measure(const Tensor& keys, double g, bool with_sink) const {
         const std::int64_t T = keys.size(1), D = head_dim_, H = 1;
         const Tensor v = Tensor::zeros({1, T, H, D}, DType::kFloat32);
-        for (std::int64_t t = 0; t < T; ++t) {
-            if (t < kQueries) v.data<float>()[t * D + t] = 1.0f;
-            v.data<float>()[t * D + kQueries] = 1.0f;
-        }
+        for (std::int64_t t = 0; t < kQueries; ++t) v.data<float>()[t * D + t] = 1.0f;
         const Tensor q = keys.slice(1, 0, kQueries);
         AttentionOptions options;
         options.mask.causal = false;
@@ -108,12 +105,14 @@ class Dilution final : public Study {
             options.sink = Tensor::full({H}, static_cast<float>(sink_), DType::kFloat32);
         }
         const Tensor out = Tensor::uninitialized(q.shape(), DType::kFloat32);
-        flash_attention_forward(q, keys, v, options, out,
-                                Tensor::uninitialized({1, H, kQueries}, DType::kFloat32), nullptr);
+        const Tensor lse = Tensor::uninitialized({1, H, kQueries}, DType::kFloat32);
+        flash_attention_forward(q, keys, v, options, out, lse, nullptr);
         Shares mean;
         for (std::int64_t i = 0; i < kQueries; ++i) {
             mean.needle += static_cast<double>(out.data<float>()[i * D + i]) / kQueries;
-            mean.keys += static_cast<double>(out.data<float>()[i * D + kQueries]) / kQueries;
+            if (with_sink) {
+                mean.sink += std::exp(sink_ - static_cast<double>(lse.data<float>()[i])) / kQueries;
+            }
         }
         return mean;
     }
@@ -124,7 +123,7 @@ class Dilution final : public Study {
         const double sink = std::exp(sink_ - g);
         const Shares plain = measure(keys, g, false), with_sink = measure(keys, g, true);
         table.rows.push_back({T, g, plain.needle, 1.0 / (1.0 + others), with_sink.needle,
-                              1.0 / (1.0 + others + sink), 1.0 - with_sink.keys});
+                              1.0 / (1.0 + others + sink), with_sink.sink});
     }
 
     // The largest share that one key can have: its logit at the bound, all others at 0 or at minus the bound.

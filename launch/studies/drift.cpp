@@ -66,15 +66,14 @@ Measured measure_reference(const std::vector<double>& q,
     return summarize(r.out.data(), std::max(r.max_logit[0], negated.max_logit[0]));
 }
 
-// RMSNorm gives rows of length sqrt(D).
 Tensor unit_length(const Tensor& x, double gain) {
     QkNormRopeOptions options;
+    options.norm = QkNormKind::kL2;
     options.eps = 0.0;
     RopeConfig no_rotation;
     no_rotation.rotary_fraction = 0.0;
     const Tensor y = Tensor::uninitialized(x.shape(), DType::kFloat32);
-    const Tensor gains =
-        Tensor::full({D}, static_cast<float>(gain / std::sqrt(D)), DType::kFloat32);
+    const Tensor gains = Tensor::full({D}, static_cast<float>(gain), DType::kFloat32);
     qk_norm_rope_forward(x, gains, make_rope_table(no_rotation, D, 0, T), {}, options, y,
                          Tensor::uninitialized({1, T, 1}, DType::kFloat32));
     return y;
@@ -164,6 +163,7 @@ class Drift final : public Study {
             plot_of("Entropy", "nats", plain, normalised, 3, LinePlot::Scale::kFromZero),
             plot_of("Mean softmax slope", "p (1 - p)", plain, normalised, 4,
                     LinePlot::Scale::kLog)};
+        outcome.figures[0].wide = true;
         outcome.findings = findings(plain, normalised);
         return outcome;
     }
@@ -201,8 +201,9 @@ class Drift final : public Study {
                    format("%.0f", cell(plain, last, 1) / cell(plain, 0, 1)),
                    " times as large, and the softmax's slope ",
                    format("%.0f", cell(plain, 0, 4) / cell(plain, last, 4)), " times as small."),
-            concat("Unit length: no number changes by more than ", format("%.1g", spread),
-                   " over all scales.")};
+            spread == 0.0 ? "Unit length: no number changes at all, whatever the scale."
+                          : concat("Unit length: no number changes by more than ",
+                                   format("%.1g", spread), " over all scales.")};
     }
 
     Table kernels_{"kernels",

@@ -9,7 +9,11 @@
     STUDY(drift)                \
     STUDY(half)                 \
     STUDY(quantize)             \
-    STUDY(order)
+    STUDY(order)                \
+    STUDY(dilution)             \
+    STUDY(transplant)           \
+    STUDY(temperature)          \
+    STUDY(lr_sweep)
 
 namespace evenkeel::study {
 

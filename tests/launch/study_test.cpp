@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "framework/checkpoint.h"
 #include "launch/commands.h"
 #include "launch/report.h"
+#include "launch/studies/points.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel {
@@ -190,6 +193,225 @@ TEST(StudyTest, OrderMattersForGainsThatDifferWithinAPair) {
     }
 }
 
+// ---- dilution --------------------------------------------------------------------------------------
+
+TEST(StudyTest, DilutionFollowsItsClosedForms) {
+    const testing::TemporaryDirectory directory;
+    const Json tables = results_of("dilution", directory.file("dilution"),
+                                   "--set tokens=16,128,1024,4096 --set gains=10,20")
+                            .at("tables");
+    // Of research on 64 channels: g, keys, share.
+    const std::map<std::pair<double, double>, double> known = {{{10, 16}, 0.9986},
+                                                               {{10, 128}, 0.9876},
+                                                               {{10, 1024}, 0.909},
+                                                               {{10, 4096}, 0.713},
+                                                               {{20, 4096}, 0.9998}};
+    std::size_t seen = 0;
+    for (const Json& row : tables.at("needle")) {
+        const double measured = row.at("measured"), expected = row.at("expected");
+        EXPECT_NEAR(measured, expected, 0.01) << row.dump();
+        EXPECT_NEAR(row.at("with_sink").get<double>(), row.at("with_sink_expected").get<double>(),
+                    0.01)
+            << row.dump();
+        EXPECT_LE(row.at("with_sink").get<double>(), measured + 1e-6) << row.dump();
+        const auto want =
+            known.find({row.at("gain").get<double>(), row.at("tokens").get<double>()});
+        if (want == known.end()) continue;
+        ++seen;
+        EXPECT_NEAR(measured, want->second, 0.004) << row.dump();
+    }
+    EXPECT_EQ(seen, known.size());
+    for (const Json& row : tables.at("sink_key")) {
+        EXPECT_NEAR(row.at("at_zero").get<double>(), row.at("at_zero_expected").get<double>(), 1e-4)
+            << row.dump();
+        EXPECT_NEAR(row.at("at_minus_bound").get<double>(),
+                    row.at("at_minus_bound_expected").get<double>(), 1e-4)
+            << row.dump();
+    }
+}
+
+// ---- studies that train ----------------------------------------------------------------------------
+
+// A rig that trains in a fraction of a second.
+class TrainedStudyTest : public ::testing::Test {
+  protected:
+    std::string settings(const std::string& more = "") const {
+        return "--set text=" + tiny_.text +
+               " --set steps=4 --set batch=2 --set seq_len=16 --set width=32 --set layers=1 --set "
+               "heads=2"
+               " --set kv_heads=1 --set eval_sequences=4 " +
+               more;
+    }
+    testing::TinyRun tiny_;
+};
+
+TEST_F(TrainedStudyTest, LrSweepComputesEveryPointOnceAndGoesOnWhereItWas) {
+    const std::string out = tiny_.directory.file("sweep");
+    const std::string grid = "--set methods=plain,rms --set overhead_pairs=2 --set rates=";
+    const Json first = results_of("lr-sweep", out, settings(grid + "1e-3"));
+    const Json points = first.at("tables").at("methods");
+    ASSERT_EQ(points.size(), 2u);
+    EXPECT_EQ(points[1].at("method"), "rms");
+    EXPECT_TRUE(points[1].at("overhead").is_number()) << points.dump();
+    const std::string kept = read_file(out + "/points/rms_1e-3.json");
+
+    const Outcome again =
+        run_evenkeel("study lr-sweep --out " + out + " " + settings(grid + "1e-3,1e-2"));
+    ASSERT_EQ(again.status, 0) << again.output;
+    EXPECT_NE(again.output.find("3 of 5 points were there already"), std::string::npos)
+        << again.output;
+    EXPECT_NE(again.output.find("lr-sweep 2/2"), std::string::npos) << again.output;
+    EXPECT_EQ(read_file(out + "/points/rms_1e-3.json"), kept);
+
+    const Json results = Json::parse(read_file(out + "/results.json"));
+    // LR sensitivity from the points themselves.
+    for (const char* method : {"plain", "rms"}) {
+        double sum = 0.0, best = INFINITY;
+        for (const char* rate : {"1e-3", "1e-2"}) {
+            const Json point =
+                Json::parse(read_file(concat(out, "/points/", method, "_", rate, ".json")));
+            const Json& numbers = point.at("numbers");
+            const double loss = std::min(numbers.at("loss").get<double>(),
+                                         numbers.at("initial_loss").get<double>());
+            sum += loss / 2.0;
+            best = std::min(best, loss);
+            EXPECT_EQ(point.at("curves").at("loss").size(), 4u);
+            EXPECT_EQ(point.at("curves").at("max_logit").size(), 4u);
+        }
+        for (const Json& row : results.at("tables").at("methods")) {
+            if (row.at("method") == method) {
+                EXPECT_NEAR(row.at("sensitivity").get<double>(), sum - best, 1e-9);
+            }
+        }
+    }
+
+    const Outcome other =
+        run_evenkeel("study lr-sweep --out " + out + " " + settings(grid + "1e-3 --set seed=2"));
+    EXPECT_EQ(other.status, 2) << other.output;
+    EXPECT_NE(other.output.find("seed: got 1, want 2"), std::string::npos) << other.output;
+}
+
+TEST_F(TrainedStudyTest, LrSweepKeepsARunWhoseLossIsNoNumberAsDiverged) {
+    const std::string out = tiny_.directory.file("sweep");
+    const Json results =
+        results_of("lr-sweep", out,
+                   settings("--set methods=plain --set rates=1e-3,1e30 --set overhead_pairs=0"));
+    const Json& loss = results.at("tables").at("loss");
+    EXPECT_TRUE(loss[0].at("plain").is_number()) << loss.dump();
+    EXPECT_EQ(loss[1].at("plain"), "nan") << loss.dump();
+    EXPECT_TRUE(results.at("tables").at("methods")[0].at("sensitivity").is_number());
+}
+
+TEST_F(TrainedStudyTest, LrSweepRefusesWhatItCannotTrain) {
+    const struct {
+        const char* settings;
+        const char* word;
+    } cases[] = {{"--set methods=plain,nonsense", "nonsense"},
+                 {"--set rates=0", "rates"},
+                 {"--set text=/nowhere", "/nowhere"},
+                 {"--set head_dim=33", "head_dim"},
+                 {"--set stop=5", "stop"},
+                 {"--point nothing_1", "nothing_1"}};
+    for (const auto& [arguments, word] : cases) {
+        const Outcome outcome =
+            run_evenkeel("study lr-sweep --out " + tiny_.directory.file("sweep") + " " +
+                         settings("--set methods=plain ") + arguments);
+        EXPECT_EQ(outcome.status, 2) << arguments << ": " << outcome.output;
+        EXPECT_NE(outcome.output.find(word), std::string::npos)
+            << arguments << ": " << outcome.output;
+    }
+}
+
+TEST_F(TrainedStudyTest, TransplantAndTemperatureTrainTheirRuns) {
+    const Json kappas =
+        results_of("transplant", tiny_.directory.file("transplant"), settings("--set kappas=1,100"))
+            .at("tables")
+            .at("kappas");
+    ASSERT_EQ(kappas.size(), 2u);
+    for (const Json& row : kappas) {
+        // The largest logit is below its bound, and near it: a head of 32 channels has some aligned pair.
+        const double bound = row.at("bound"), largest = row.at("max_logit");
+        EXPECT_LE(largest, bound * (1.0 + 1e-5)) << row.dump();
+        EXPECT_GT(largest, 0.2 * bound) << row.dump();
+        EXPECT_NEAR(bound, row.at("kappa").get<double>() * std::sqrt(32.0), 1e-6 * bound);
+    }
+
+    const std::string out = tiny_.directory.file("temperature");
+    const Json runs =
+        results_of(
+            "temperature", out,
+            settings(
+                "--set methods=plain --set length=1 --set during=1 --set after=2 --set rate=1e-3"))
+            .at("tables")
+            .at("runs");
+    ASSERT_EQ(runs.size(), 3u);
+    const auto logits = [&](const char* when) {
+        return Json::parse(read_file(out + "/points/plain_" + when + ".json"))
+            .at("curves")
+            .at("max_logit");
+    };
+    const Json never = logits("never"), during = logits("during"), after = logits("after");
+    // The same up to the probe, ten times as large in it.
+    EXPECT_EQ(during[0], never[0]);
+    EXPECT_NEAR(during[1][1].get<double>(), 10.0 * never[1][1].get<double>(),
+                1e-3 * std::abs(never[1][1].get<double>()));
+    EXPECT_EQ(after[1], never[1]);
+    EXPECT_NEAR(after[2][1].get<double>(), 10.0 * never[2][1].get<double>(),
+                1e-3 * std::abs(never[2][1].get<double>()));
+    EXPECT_LT(during[2][1].get<double>(), 5.0 * never[2][1].get<double>());
+}
+
+TEST(StudyPointsTest, AFailedPointIsRecordedAndTriedAgain) {
+    const testing::TemporaryDirectory directory;
+    StudyCommand command;
+    command.name = "lr-sweep";
+    command.out = directory.file("out");
+    // In the place of the program: $4 is the directory, $6 the point.
+    const std::string program = directory.write(
+        "program",
+        "#!/bin/sh\n"
+        "if [ $6 = bad ] && [ ! -e $4/mended ]; then echo first; echo no such luck >&2; exit 3; "
+        "fi\n"
+        "[ \"$OMP_NUM_THREADS\" = 1 ] || exit 4\n"
+        "echo \"{\\\"settings\\\":{\\\"a\\\":1},\\\"numbers\\\":{\\\"x\\\":2},\\\"curves\\\":{}}\" "
+        "> $4/points/$6.json\n");
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    study::PointPlan plan{{"good", "bad", "other"}, R"({"a":1})", 2, program};
+    auto results = study::run_points(command, plan);
+    EXPECT_EQ(results.at("good").number("x"), 2.0);
+    EXPECT_EQ(results.at("other").number("x"), 2.0);
+    EXPECT_EQ(results.at("bad").failure, "exit status 3: no such luck");
+    EXPECT_TRUE(std::isnan(results.at("bad").number("x")));
+    EXPECT_NE(read_file(command.out + "/points/bad.json").find("no such luck"), std::string::npos);
+    directory.write("out/mended", "");
+    results = study::run_points(command, plan);
+    EXPECT_EQ(results.at("bad").failure, "");
+    EXPECT_EQ(results.at("bad").number("x"), 2.0);
+    plan.settings = R"({"a":2})";
+    EXPECT_THROW(study::run_points(command, plan), Error);
+}
+
+// The sweep in ten seconds: at a learning rate ten times too large plain attention's logits run away within the first
+// steps of 300, normalised ones do not. The text is quickstart's.
+TEST(StudyTest, LogitsRunAwayWithoutTheNormAndStayWithIt) {
+    if (!std::filesystem::exists("/usr/share/games/fortunes"))
+        GTEST_SKIP() << "needs the package fortunes";
+    const testing::TemporaryDirectory directory;
+    const std::string text = directory.file("fortunes.txt");
+    ASSERT_EQ(testing::run_command(EVENKEEL_SOURCE_DIR "/launch/fortunes.sh " + text).status, 0);
+    const Json tables =
+        results_of("lr-sweep", directory.file("sweep"),
+                   "--set methods=plain,rms --set rates=3e-2 --set stop=35 --set overhead_pairs=0"
+                   " --set eval_sequences=16 --set text=" +
+                       text)
+            .at("tables");
+    const Json logits = tables.at("max_logit")[0], entropy = tables.at("entropy")[0];
+    EXPECT_GT(logits.at("plain").get<double>(), 300.0);
+    EXPECT_LT(logits.at("rms").get<double>(), 30.0);
+    EXPECT_LT(entropy.at("plain").get<double>(), 0.5);
+    EXPECT_GT(entropy.at("rms").get<double>(), 1.0);
+}
+
 // ---- the frame -----------------------------------------------------------------------------------
 
 TEST(StudyTest, JsonIsWhatTheFileHolds) {
@@ -243,18 +465,25 @@ TEST(StudyTest, ListsOfNumbersAreReadAndRefused) {
     EXPECT_THROW(study::numbers_of("x", "1,nan"), Error);
 }
 
+// Linear and logarithmic axes, marked and unmarked lines, with tables and lists.
 TEST(StudyTest, PagesAreDrawnInABrowser) {
     if (find_vega().empty()) GTEST_SKIP() << kVegaMissing;
     if (testing::run_command("command -v chromium").status != 0) GTEST_SKIP() << "needs chromium";
-    const testing::TemporaryDirectory directory;
+    const testing::TinyRun tiny;
     const struct {
-        const char* arguments;
+        std::string arguments;
         int figures;
-    } pages[] = {{"drift", 3}, {"half", 1}, {"quantize --set tokens=16", 1}, {"order", 1}};
+    } pages[] = {
+        {"order", 1},
+        {"lr-sweep --set methods=plain --set rates=1e-3,1e30 --set overhead_pairs=0 --set steps=2"
+         " --set batch=2 --set seq_len=16 --set width=32 --set layers=1 --set heads=2"
+         " --set kv_heads=1 --set eval_sequences=4 --set text=" +
+             tiny.text,
+         3}};
     for (const auto& [arguments, figures] : pages) {
-        const std::string out = directory.file(std::string(arguments).substr(0, 4));
+        const std::string out = tiny.directory.file(arguments.substr(0, 4));
         ASSERT_EQ(run_evenkeel(concat("study ", arguments, " --out ", out)).status, 0) << arguments;
-        const testing::Outcome browser = testing::open_page(directory, out + "/report.html");
+        const Outcome browser = testing::open_page(tiny.directory, out + "/report.html");
         ASSERT_EQ(browser.status, 0) << browser.output;
         EXPECT_EQ(testing::count_of(":CONSOLE", browser.output), 0)
             << arguments << ": " << browser.output.substr(0, 4000);
