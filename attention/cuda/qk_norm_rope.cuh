@@ -32,6 +32,9 @@ inline constexpr int kChunk = 8;  // channels in 16 bytes
 inline constexpr int kHeld = 2 * kChunk;
 
 enum class Layout { kHalfSplit, kInterleaved, kAny };
+// What a kernel can do beside RMS and unit length: LayerNorm and one statistic a token take registers that
+// would cost the usual kernels some of their warps.
+enum class Norms { kUsual, kAll };
 
 // Division of a number below 2^31 by a constant: a multiplication and a shift. With
 // s = ceil(log2 d) and m = ceil(2^(31+s) / d), n m / 2^(31+s) exceeds n / d by less than 1 / d

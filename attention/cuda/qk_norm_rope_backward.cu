@@ -12,9 +12,9 @@
 //   2 x 16384 / 64 x 40 x 128 x 4 = 10.5 MB: 524.8 MB. 13 flops a channel, 1.1 GFLOP: no limit.
 //   Floor: A100 (2.04 TB/s) 257 us, H200 (4.8 TB/s) 109 us.
 //
-// Loads in flight, on paper: at most 168 registers let 3 CTAs, 12 warps, share an SM (4 where pairs are
-// interleaved, which needs 128); each warp opens 2 rows of dy and of x a group, 4 KB, so up to 48 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB
-// that an H200 needs.
+// Loads in flight, on paper: 128 registers let 4 CTAs, 16 warps, share an SM; each warp opens 2 rows
+// of dy and of x a group, 4 KB, so up to 64 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB that an
+// H200 needs. (Norms::kAll with halves: 141 registers, 3 CTAs.)
 #include "attention/cuda/qk_norm_rope.cuh"
 #include "attention/cuda/qk_norm_rope.h"
 #include "attention/cuda/qk_norm_rope_launch.cuh"
@@ -41,8 +41,9 @@ struct BackwardParameters {
 // Fixed, so that every GPU adds up gain gradients in the same order.
 constexpr int kChunkTokens = 64;
 
-template <typename T, int kDim, Layout kLayout>
-__global__ void __launch_bounds__(kThreads, kLayout == Layout::kHalfSplit ? 3 : 4)
+template <typename T, int kDim, Layout kLayout, Norms kNorms>
+__global__ void __launch_bounds__(kThreads,
+                                  kLayout == Layout::kHalfSplit && kNorms == Norms::kAll ? 3 : 4)
     qk_norm_rope_backward_kernel(const BackwardParameters p) {
     using S = Shape<kDim>;
     const Common& common = p.common;
@@ -80,7 +81,8 @@ __global__ void __launch_bounds__(kThreads, kLayout == Layout::kHalfSplit ? 3 : 
             if (!common.norm) continue;
             packed_x[i] = load(x + i * kWarps * part.x.token, apart, exists);
             factors[i] = exists ? *rstd : 0.0f;
-            rstd += kWarps * (common.token_statistic ? 1 : part.heads.count.value);
+            rstd += kWarps *
+                    (kNorms == Norms::kAll && common.token_statistic ? 1 : part.heads.count.value);
         }
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
@@ -98,8 +100,11 @@ __global__ void __launch_bounds__(kThreads, kLayout == Layout::kHalfSplit ? 3 : 
             if (common.norm) {
                 float u[kHeld];
                 unpack<T>(packed_x[i], u);
-                if (common.centred) centre<kDim>(u, exists);
-                const float factor = factors[i] * common.restore;
+                float factor = factors[i];
+                if constexpr (kNorms == Norms::kAll) {
+                    if (common.centred) centre<kDim>(u, exists);
+                    factor *= common.restore;
+                }
                 float even = 0.0f, odd = 0.0f;
 #pragma unroll
                 for (int c = 0; c < kHeld; ++c) {
@@ -109,12 +114,12 @@ __global__ void __launch_bounds__(kThreads, kLayout == Layout::kHalfSplit ? 3 : 
                     (c % 2 == 0 ? even : odd) += z[c] * u[c];
                 }
                 float mean = sum_over_group<S::kLanes>(even + odd) * common.inverse_divisor;
-                if (common.token_statistic && exists) {
+                if (kNorms == Norms::kAll && common.token_statistic && exists) {
                     mean = (second ? p.part[1] : p.part[0])
                                .mean[static_cast<std::int64_t>(place.b) * common.tokens + t +
                                      i * kWarps];
                 }
-                if (common.centred) {
+                if (kNorms == Norms::kAll && common.centred) {
                     float shift = 0.0f;
 #pragma unroll
                     for (int c = 0; c < kHeld; ++c) shift += z[c];
@@ -239,12 +244,14 @@ void qk_norm_rope_backward(std::span<const QkNormRopeGradientPart> parts,
         sum.width = static_cast<std::uint32_t>(shared ? dim : heads * dim);
         sum.rows = shared ? to.heads.groups : to.heads.groups / static_cast<std::uint32_t>(heads);
     }
-    dispatch(kOp, parts[0].dy, rope, [&]<typename T, int kDim, Layout kLayout>() {
-        p.common.first_blocks = blocks_of<kDim>(p.part[0].heads);
-        const std::uint32_t blocks = p.common.first_blocks + blocks_of<kDim>(p.part[1].heads);
-        launch(kOp, qk_norm_rope_backward_kernel<T, kDim, kLayout>,
-               {.grid = dim3(blocks), .block = dim3(kThreads)}, p);
-    });
+    dispatch(kOp, parts[0].dy, rope, p.common,
+             [&]<typename T, int kDim, Layout kLayout, Norms kNorms>() {
+                 p.common.first_blocks = blocks_of<kDim>(p.part[0].heads);
+                 const std::uint32_t blocks =
+                     p.common.first_blocks + blocks_of<kDim>(p.part[1].heads);
+                 launch(kOp, qk_norm_rope_backward_kernel<T, kDim, kLayout, kNorms>,
+                        {.grid = dim3(blocks), .block = dim3(kThreads)}, p);
+             });
     sums.first_blocks = sums.part[0].width / kSumChannels;
     launch(kOp, qk_norm_rope_gain_kernel,
            {.grid = dim3(sums.first_blocks + sums.part[1].width / kSumChannels),

@@ -12,10 +12,10 @@
 //   64 x 2 x 4 = 8.4 MB; gains 20 KB: 346.6 MB. About 7 flops a channel, 0.6 GFLOP: no limit.
 //   Floor: A100 (2.04 TB/s) 170 us, H200 (4.8 TB/s) 72 us.
 //
-// Loads in flight, on paper: at most 96 registers let 5 CTAs, 20 warps, share an SM (6 where pairs are
-// interleaved, which needs 80); each warp opens 2 rows a group, 2 KB, so up to 40 KB an SM. An H200's SM draws 4.8 TB/s / 132 = 36 B/ns,
-// half of it reads: at 800 ns from request to data 15 KB must be open, so a warp may spend two
-// thirds of its time on other things.
+// Loads in flight, on paper: 80 registers let 6 CTAs, 24 warps, share an SM; each warp opens 2 rows
+// a group, 2 KB, so up to 48 KB an SM. (Norms::kAll with halves: 88 registers, 5 CTAs.) An H200's SM
+// draws 4.8 TB/s / 132 = 36 B/ns, half of it reads: at 800 ns from request to data 15 KB must be open,
+// so a warp may spend two thirds of its time on other things.
 #include "attention/cuda/qk_norm_rope.cuh"
 #include "attention/cuda/qk_norm_rope.h"
 #include "attention/cuda/qk_norm_rope_launch.cuh"
@@ -71,8 +71,9 @@ __device__ __forceinline__ float find_rstd(const float (&x)[kHeld],
     return unusual ? careful : rstd;
 }
 
-template <typename T, int kDim, Layout kLayout>
-__global__ void __launch_bounds__(kThreads, kLayout == Layout::kHalfSplit ? 5 : 6)
+template <typename T, int kDim, Layout kLayout, Norms kNorms>
+__global__ void __launch_bounds__(kThreads,
+                                  kLayout == Layout::kHalfSplit && kNorms == Norms::kAll ? 5 : 6)
     qk_norm_rope_forward_kernel(const ForwardParameters p) {
     const Common& common = p.common;
     const bool second = blockIdx.x >= common.first_blocks;
@@ -109,15 +110,22 @@ __global__ void __launch_bounds__(kThreads, kLayout == Layout::kHalfSplit ? 5 : 
             float v[kHeld];
             unpack<T>(packed[i], v);
             float factor = 1.0f, shift = 0.0f;
-            if (common.centred) shift = centre<kDim>(v, exists);
-            if (common.token_statistic) {
+            if constexpr (kNorms == Norms::kAll) {
+                if (common.centred) shift = centre<kDim>(v, exists);
+            }
+            if (kNorms == Norms::kAll && common.token_statistic) {
                 factor = exists ? *rstd : 0.0f;
+                rstd += kWarps;
             } else if (common.norm) {
                 factor = find_rstd<kDim>(v, common, exists);
                 if (place.lane == 0 && exists) *rstd = factor;
-                factor *= common.restore;
+                rstd += kWarps * part.heads.count.value;
             }
-            if (common.norm) rstd += kWarps * (common.token_statistic ? 1 : part.heads.count.value);
+            if constexpr (kNorms == Norms::kAll) {
+                factor *= common.restore;
+            } else {
+                unpack<T>(packed[i], v);  // anew, so that fewer registers live through the sum
+            }
             if (angles[i] < 0) factor = NAN;
 #pragma unroll
             for (int c = 0; c < kHeld; ++c) v[c] = v[c] * factor * gain[c];
@@ -167,12 +175,13 @@ void qk_norm_rope_forward(std::span<const QkNormRopePart> parts,
         }
         if (options.norm != QkNormKind::kNone) to.rstd = from.rstd.data<float>();
     }
-    dispatch(kOp, parts[0].x, rope, [&]<typename T, int kDim, Layout kLayout>() {
-        p.common.first_blocks = blocks_of<kDim>(p.part[0].heads);
-        const std::uint32_t blocks = p.common.first_blocks + blocks_of<kDim>(p.part[1].heads);
-        launch(kOp, qk_norm_rope_forward_kernel<T, kDim, kLayout>,
-               {.grid = dim3(blocks), .block = dim3(kThreads)}, p);
-    });
+    dispatch(
+        kOp, parts[0].x, rope, p.common, [&]<typename T, int kDim, Layout kLayout, Norms kNorms>() {
+            p.common.first_blocks = blocks_of<kDim>(p.part[0].heads);
+            const std::uint32_t blocks = p.common.first_blocks + blocks_of<kDim>(p.part[1].heads);
+            launch(kOp, qk_norm_rope_forward_kernel<T, kDim, kLayout, kNorms>,
+                   {.grid = dim3(blocks), .block = dim3(kThreads)}, p);
+        });
 }
 
 }  // namespace evenkeel::cuda

@@ -62,9 +62,9 @@ std::uint32_t blocks_of(const Heads& heads) {
     return (heads.groups + kGroups - 1) / kGroups;
 }
 
-// Calls f.operator()<storage type, head width, layout>().
+// Calls f.operator()<storage type, head width, layout, norms>().
 template <typename F>
-void dispatch(const char* op, const Tensor& x, const RopeTable& rope, F&& f) {
+void dispatch(const char* op, const Tensor& x, const RopeTable& rope, const Common& common, F&& f) {
     // Four angles at a time: rows of the table must begin at multiples of 16 bytes.
     const auto aligned = [](const Tensor& table) {
         return reinterpret_cast<std::uintptr_t>(table.raw()) % 16 == 0;
@@ -77,11 +77,20 @@ void dispatch(const char* op, const Tensor& x, const RopeTable& rope, F&& f) {
         layout = Layout::kAny;
     }
     const auto for_dim = [&]<int kDim>() {
-        const auto for_layout = [&]<Layout kLayout>() {
+        const auto for_norms = [&]<Layout kLayout, Norms kNorms>() {
             if (x.dtype() == DType::kBFloat16) {
-                return f.template operator()<__nv_bfloat16, kDim, kLayout>();
+                return f.template operator()<__nv_bfloat16, kDim, kLayout, kNorms>();
             }
-            f.template operator()<__half, kDim, kLayout>();
+            f.template operator()<__half, kDim, kLayout, kNorms>();
+        };
+        const auto for_layout = [&]<Layout kLayout>() {
+            // The kernels of any layout have registers to spare.
+            if constexpr (kLayout != Layout::kAny) {
+                if (!common.centred && !common.token_statistic) {
+                    return for_norms.template operator()<kLayout, Norms::kUsual>();
+                }
+            }
+            for_norms.template operator()<kLayout, Norms::kAll>();
         };
         switch (layout) {
             case Layout::kHalfSplit:

@@ -1,7 +1,9 @@
 # Faults in QK-norm and RoPE. Only bf16 is built, and one head width.
 set(norm_cut
     attention/cuda/qk_norm_rope_launch.cuh
-    [[f.template operator()<__half, kDim, kLayout>()]] [[(void)0]]
+    [[f.template operator()<__half, kDim, kLayout, kNorms>()]] [[(void)0]]
+    attention/cuda/qk_norm_rope_launch.cuh
+    [[for_norms.template operator()<kLayout, Norms::kAll>()]] [[(void)0]]
     attention/cuda/qk_norm_rope_launch.cuh
     [[return for_layout.template operator()<Layout::kInterleaved>()]] [[return]]
     attention/cuda/qk_norm_rope_launch.cuh
