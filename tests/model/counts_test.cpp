@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "model/method.h"
 #include "tests/support/tiny_model.h"
 
 namespace evenkeel {
@@ -18,6 +19,10 @@ std::vector<ModelConfig> variants() {
     all[6].attention.num_kv_heads = 4;
     all[6].attention.head_dim = 64;
     all[7].attention.window = 5;
+    for (const Method* method : methods()) {
+        all.push_back(tiny_model());
+        apply_method(method->name, all.back());
+    }
     return all;
 }
 
@@ -56,7 +61,7 @@ TEST(CountsTest, FlopsFollowFromMatricesAndVisiblePairs) {
             for (const Parameter* parameter : model.parameters()) {
                 const std::string& name = parameter->name;
                 const bool gain = name.find("norm") != std::string::npos ||
-                                  name.find("gain") != std::string::npos;
+                                  name.find("gain") != std::string::npos || name.ends_with("sink");
                 if (gain || (name == "embedding" && !config.tied_embeddings)) continue;
                 matrices += static_cast<double>(num_elements(parameter->global_shape));
             }

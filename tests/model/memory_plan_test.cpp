@@ -30,6 +30,16 @@ const Case kCases[] = {
      [](ModelConfig& c, StepShape&) {
          c.attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
      }},
+    {"FullWidthNorm",
+     [](ModelConfig& c, StepShape&) {
+         c.attention.qk_norm.scope = QkNormConfig::Scope::kFullWidth;
+     }},
+    {"FactorPerHead",
+     [](ModelConfig& c, StepShape&) {
+         c.attention.qk_norm.gain = QkNormConfig::Gain::kPerHeadScalar;
+     }},
+    {"Sinks",
+     [](ModelConfig& c, StepShape&) { c.attention.sink = AttentionConfig::Sink::kLearned; }},
     {"MultiHead", [](ModelConfig& c, StepShape&) { c.attention.num_kv_heads = 4; }},
     {"NoTelemetry", [](ModelConfig& c, StepShape&) { c.telemetry = false; }},
     {"Fp32", [](ModelConfig& c, StepShape&) { c.type = ComputeType::kFp32; }},
