@@ -55,13 +55,19 @@ struct Parameter {
     DType dtype = DType::kFloat32;  // of value
     GradientSum gradient_sum = GradientSum::kNone;
     bool weight_decay = true;
+    // Otherwise state that the optimizer leaves alone: no gradient, no moments in checkpoints.
+    bool trained = true;
+    // What value holds is made from master by a rule (model/weight_rule.h), not rounded from it: it has
+    // memory of its own in fp32 too, where the optimizer does not write it.
+    bool derived_value = false;
     // Lies directly behind the parameter before it in the list, as the next rows of one matrix that is
     // used whole (Tensor::joined).
     bool joins_previous = false;
 
     // Memory, undefined until ParameterBuckets gives it.
     Tensor value;   // local shape, what forward and backward read: fp32 or bf16
-    Tensor master;  // local shape, fp32: what the optimizer updates; value itself when that is fp32
+    // local shape, fp32: what the optimizer updates; value itself when that is fp32 and not derived
+    Tensor master;
     Tensor grad;    // local shape, fp32: backward adds to it
     Tensor exp_avg, exp_avg_sq;  // local shape, fp32: AdamW's moments
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
-#include <utility>
+#include <tuple>
 
 #include "framework/memory_scope.h"
 
@@ -15,6 +15,7 @@ std::int64_t local_elements(const Parameter& parameter) {
 }
 
 void add_chunks(ParameterBucket& bucket, const Parameter& parameter, std::int64_t begin) {
+    if (!parameter.trained) return;
     std::uint32_t flags = 0;
     if (parameter.weight_decay) flags |= ParameterChunk::kDecays;
     if (parameter.sharding.is_owner()) flags |= ParameterChunk::kOwned;
@@ -38,9 +39,10 @@ void allocate(ParameterBucket& bucket, Device device) {
         elements += local_elements(*parameter);
     }
     const DType dtype = bucket.parameters.front()->dtype;
+    const bool shared = dtype == DType::kFloat32 && !bucket.parameters.front()->derived_value;
     const auto zeros = [&](DType type) { return Tensor::zeros({elements}, type, device); };
     bucket.master = zeros(DType::kFloat32);
-    bucket.value = dtype == DType::kFloat32 ? bucket.master : zeros(dtype);
+    bucket.value = shared ? bucket.master : zeros(dtype);
     bucket.grad = zeros(DType::kFloat32);
     bucket.exp_avg = zeros(DType::kFloat32);
     bucket.exp_avg_sq = zeros(DType::kFloat32);
@@ -74,7 +76,7 @@ ParameterBuckets::ParameterBuckets(const ParameterList& parameters,
         std::size_t bucket;
         std::int64_t elements;
     };
-    std::map<std::pair<DType, GradientSum>, Open> open;
+    std::map<std::tuple<DType, GradientSum, bool>, Open> open;
     for (std::size_t i = 0; i < parameters.size();) {
         // A parameter and those that join it.
         std::size_t end = i + 1;
@@ -84,9 +86,14 @@ ParameterBuckets::ParameterBuckets(const ParameterList& parameters,
                            parameters[end]->name, ": got ", name_of(parameters[end]->dtype),
                            ", want ", name_of(parameters[i]->dtype), " as ", parameters[i]->name,
                            " has, which it joins");
+            EVENKEEL_CHECK(parameters[end]->derived_value == parameters[i]->derived_value,
+                           "ParameterBuckets", parameters[end]->name,
+                           ": derived_value differs from that of ", parameters[i]->name,
+                           ", which it joins");
             count += local_elements(*parameters[end]);
         }
-        const std::pair key{parameters[i]->dtype, parameters[i]->gradient_sum};
+        const std::tuple key{parameters[i]->dtype, parameters[i]->gradient_sum,
+                             parameters[i]->derived_value};
         auto found = open.find(key);
         if (found == open.end() || found->second.elements + count > elements) {
             buckets_.emplace_back();

@@ -23,16 +23,17 @@ struct ParameterChunk {
 };
 static_assert(sizeof(ParameterChunk) == 16);
 
-// Parameters of one value type and one GradientSum (that of the first where several are joined).
+// Parameters of one value type, derived or not, and one GradientSum (that of the first where several are
+// joined).
 struct ParameterBucket {
     // Elements: where a parameter begins that joins no other, so that kernels may read 16 bytes at once.
     static constexpr std::int64_t kAlignment = 8;
 
     std::vector<Parameter*> parameters;        // in memory order
     std::vector<std::int64_t> begins;          // of each, in elements; gaps hold zeros
-    Tensor value;                              // [N] fp32 or bf16; master itself when fp32
+    Tensor value;                              // [N] fp32 or bf16; see Parameter
     Tensor master, grad, exp_avg, exp_avg_sq;  // [N] fp32
-    std::vector<ParameterChunk> chunks;        // in memory order; together all but the gaps
+    std::vector<ParameterChunk> chunks;        // in memory order; all that is trained
     Tensor device_chunks;                      // [chunks, 4] int32: their bytes; on CUDA only
 };
 

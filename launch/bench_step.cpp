@@ -50,6 +50,7 @@ class Stepper {
     void step() {
         compute_gradients(model_, {&batch_, 1}, numbers_);
         adamw_step(model_.buckets(), {}, 1e-4, 0.0, numbers_, ++count_);
+        model_.finish_update();
         model_.head_metrics();
     }
     double flops() const { return kBatch * kTokens * model_.flops_per_token(kTokens); }

@@ -34,7 +34,9 @@ std::int64_t head_gain_elements(const AttentionConfig& a) {
 }
 
 std::int64_t layer_gain_elements(const ModelConfig& config) {
-    return 2 * config.width + head_gain_elements(config.attention);
+    std::int64_t gains = 2 * config.width + head_gain_elements(config.attention);
+    if (config.sigma_reparam) gains += config.activation == Activation::kSwiGlu ? 7 : 6;  // gamma
+    return gains;
 }
 
 // Keys that the queries of a sequence of T see, on average.

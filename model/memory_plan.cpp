@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "framework/parameter_buckets.h"
+#include "model/spectral_norm.h"
 
 #include "attention/gain.h"
 
@@ -74,6 +79,23 @@ void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan
     plan.moments = 8 * (matrices + gains);
 }
 
+// sigma_reparam.h: values of their own in fp32 too, three small parameters a matrix (at multiples of
+// ParameterBucket::kAlignment), the iteration's vectors and sums.
+void plan_sigma_reparam(const ModelConfig& config, const Sizes& s, MemoryPlan& plan) {
+    const std::size_t q = s.heads * s.D, kv = s.kv_heads * s.D;
+    std::vector<std::pair<std::size_t, std::size_t>> matrices = {
+        {q, s.C}, {kv, s.C}, {kv, s.C}, {s.C, q}, {s.C, s.F}};  // rows, columns
+    matrices.insert(matrices.end(), s.inner, {s.F, s.C});
+    for (const auto& [rows, columns] : matrices) {
+        const std::size_t state = s.L * (2 * ParameterBucket::kAlignment + rows);
+        if (config.type == ComputeType::kFp32) plan.values += 4 * s.L * rows * columns;
+        plan.masters += 4 * state;
+        plan.gradients += 4 * state;
+        plan.moments += 8 * state;
+        plan.tables += s.L * 8 * (rows + columns + 3 + sizeof(SpectralMatrix) / 8);
+    }
+}
+
 // Attention's share of what backward makes: the gradient that the feed-forward layer returned, those of out and
 // qkv, and what flash attention needs or else the gradient of the input. (The partial sums of the gains'
 // gradients, N/64 numbers a channel, are always less.)
@@ -97,11 +119,12 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
 
     MemoryPlan plan;
     plan_parameters(config, s, plan);
+    if (config.sigma_reparam) plan_sigma_reparam(config, s, plan);
     const std::size_t rotated =
         2 * rope_frequencies(config.attention.rope, config.attention.head_dim).size();
     // A step's micro-batches are made at once, on the CPU; a GPU holds one at a time.
     const auto batches = static_cast<std::size_t>(on_gpu ? 1 : shape.micro_batches);
-    plan.tables = s.L * 4 * s.T * rotated + batches * 8 * s.N;
+    plan.tables += s.L * 4 * s.T * rotated + batches * 8 * s.N;
     if (config.telemetry) plan.tables += s.L * 8 * s.heads;
 
     const std::size_t in_and_out = s.heads + (s.heads + 2 * s.kv_heads);

@@ -28,11 +28,12 @@ struct MemoryPlan {
     // Held throughout. M matrix elements: V/P C, twice unless embeddings are tied, and in each layer
     // (2 Hl + 2 Kl) D C + (g + 1) F/P C. G gain elements: (2 L + 1) C, and in each layer those of the gains of q and
     // k, (Hl + Kl) D where each head has its own, and Hl of learned sinks.
+    // sigma_reparam.h adds small parameters, tables, and fp32 values.
     std::size_t values = 0;     // bf16 only: 2 M; fp32 values are their own masters
     std::size_t masters = 0;    // 4 (M + G)
     std::size_t gradients = 0;  // 4 (M + G)
     std::size_t moments = 0;    // 8 (M + G)
-    std::size_t tables = 0;     // rotation of each layer 4 T D, telemetry, token ids
+    std::size_t tables = 0;     // rotation of each layer 4 T D, telemetry, token ids, singular vectors
 
     // Of one layer between forward and backward:
     //   e N (4 C + (3 Hl + 3 Kl) D + (g + 1) F/P) + 4 N (2 Hl + Kl + 2),

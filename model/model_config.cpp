@@ -99,9 +99,12 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
                         "whatever the weight's own"
                       : "model.architecture ngpt brings every row of a weight back "
                         "to unit length after each step");
-    EVENKEEL_CHECK_CODE(architecture == Architecture::kPreNorm && !sigma_reparam,
-                        ErrorCode::kConfig, "ModelConfig",
-                        "model.architecture, model.sigma_reparam: not built yet");
+    EVENKEEL_CHECK_CODE(architecture == Architecture::kPreNorm, ErrorCode::kConfig, "ModelConfig",
+                        "model.architecture: not built yet");
+    EVENKEEL_CHECK_CODE(
+        !sigma_reparam || init_std > 0.0, ErrorCode::kConfig, "ModelConfig",
+        "model.init_std: got 0, want more with model.sigma_reparam, which divides by "
+        "the weights' largest singular value");
     EVENKEEL_CHECK_CODE(device == Device::kCpu || type == ComputeType::kBf16, ErrorCode::kConfig,
                         "ModelConfig",
                         "model.type: got fp32, want bf16: GPUs train in bf16 with fp32 masters");

@@ -1,6 +1,7 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "model/cuda/elementwise.h"
 #include "model/cuda/logit_clip.h"
+#include "model/spectral_norm_backends.h"
 
 namespace evenkeel::cuda {
 namespace {
@@ -41,6 +42,12 @@ void group_maximum(const Tensor&, const Tensor&) { throw_not_built("group_maximu
 void clip_heads(const Tensor&, float, float, const Tensor&, const Tensor&) {
     throw_not_built("clip_heads");
 }
+void start_iteration(const SpectralWork&, bool) { throw_not_built("start_iteration"); }
+void continue_iteration(const SpectralWork&) { throw_not_built("continue_iteration"); }
+void finish_iteration(const SpectralWork&) { throw_not_built("finish_iteration"); }
+void refresh_values(const SpectralWork&) { throw_not_built("refresh_values"); }
+void inner_products(const SpectralWork&) { throw_not_built("inner_products"); }
+void convert_gradients(const SpectralWork&) { throw_not_built("convert_gradients"); }
 bool all_finite(const Tensor&) { throw_not_built("all_finite"); }
 
 }  // namespace evenkeel::cuda

@@ -29,7 +29,8 @@ class WeightRule {
   public:
     virtual ~WeightRule() = default;
 
-    // The rule's own parameters, if it has any. Called once, before parameters have memory.
+    // Adds the rule's own parameters, if it has any, to the model's; may change what those of the model
+    // declare (weight_decay, derived_value). Called once, before parameters have memory.
     virtual void collect_parameters(ParameterList&) {}
     // All weights have their first values.
     virtual void initialized() {}

@@ -11,13 +11,23 @@ namespace {
 // One file: its name, and for each parameter the tensors that it holds.
 struct StateFile {
     const char* name;
+    bool of_trained;  // only of parameters that are trained
     std::vector<std::pair<const char*, Tensor Parameter::*>> tensors;  // suffix of the name, member
 };
 
-const StateFile kModelFile = {"model.safetensors", {{"", &Parameter::master}}};
+const StateFile kModelFile = {"model.safetensors", false, {{"", &Parameter::master}}};
 const StateFile kOptimizerFile = {
     "optimizer.safetensors",
+    true,
     {{".exp_avg", &Parameter::exp_avg}, {".exp_avg_sq", &Parameter::exp_avg_sq}}};
+
+ParameterList parameters_in(const StateFile& file, const ParameterList& all) {
+    ParameterList list;
+    for (Parameter* parameter : all) {
+        if (parameter->trained || !file.of_trained) list.push_back(parameter);
+    }
+    return list;
+}
 
 // The global tensor on the CPU of rank 0 of the group, put together from the owners' pieces; undefined
 // elsewhere.
@@ -45,10 +55,11 @@ Tensor gather(Communicator& group, const Parameter& parameter, const Tensor& on_
 }
 
 void save_file(const ProcessGrid& grid,
-               const ParameterList& parameters,
+               const ParameterList& all,
                const std::string& directory,
                const StateFile& file,
                const SafetensorsMetadata& metadata) {
+    const ParameterList parameters = parameters_in(file, all);
     std::optional<SafetensorsWriter> writer;
     if (grid.world().rank() == 0) {
         std::vector<SafetensorsWriter::Declaration> declarations;
@@ -83,10 +94,9 @@ std::string listed(const std::vector<std::string>& names) {
 }
 
 // Throws unless the file holds exactly the tensors of these parameters, in their shapes.
-void check_file(const SafetensorsReader& reader,
-                const ParameterList& parameters,
-                const StateFile& file) {
+void check_file(const SafetensorsReader& reader, const ParameterList& all, const StateFile& file) {
     constexpr const char* kOp = "load_parameters";
+    const ParameterList parameters = parameters_in(file, all);
     std::set<std::string> wanted;
     std::vector<std::string> missing, surplus;
     for (const Parameter* parameter : parameters) {
@@ -115,10 +125,8 @@ void check_file(const SafetensorsReader& reader,
     }
 }
 
-void load_file(const SafetensorsReader& reader,
-               const ParameterList& parameters,
-               const StateFile& file) {
-    for (const Parameter* parameter : parameters) {
+void load_file(const SafetensorsReader& reader, const ParameterList& all, const StateFile& file) {
+    for (const Parameter* parameter : parameters_in(file, all)) {
         const Sharding& sharding = parameter->sharding;
         for (const auto& [suffix, member] : file.tensors) {
             const std::string name = parameter->name + suffix;

@@ -11,7 +11,7 @@
 namespace evenkeel {
 
 // Writes DIR/model.safetensors (fp32 master weights under the parameters' names) and
-// DIR/optimizer.safetensors (name + ".exp_avg", ".exp_avg_sq"). World rank 0 writes, one tensor in memory
+// DIR/optimizer.safetensors (name + ".exp_avg", ".exp_avg_sq" of those that are trained). World rank 0 writes, one tensor in memory
 // at a time; only owners of the first data-parallel replica send. Collective over the world: when it
 // returns, on any rank, both files are on the disk.
 void save_parameters(const ProcessGrid& grid,

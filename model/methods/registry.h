@@ -16,7 +16,8 @@
     METHOD(kSoftcap)             \
     METHOD(kSink)                \
     METHOD(kOffByOne)            \
-    METHOD(kQkClip)
+    METHOD(kQkClip)              \
+    METHOD(kSigmaReparam)
 
 namespace evenkeel {
 

@@ -64,6 +64,10 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
     all.emplace_back("shared gains, tied embeddings", test_model());
     all.back().second.attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
     all.back().second.tied_embeddings = true;
+    all.emplace_back("sigma reparam", test_model());
+    // With QK-norm the scales of wq and wk would have gradients of rounding errors alone.
+    all.back().second.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
+    all.back().second.sigma_reparam = true;
     all.emplace_back("no norm, GELU", test_model());
     all.back().second.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
     all.back().second.activation = Activation::kGelu;

@@ -50,6 +50,12 @@ const Case kCases[] = {
          s.seq_len = 32;
      }},
     {"FourMicroBatches", [](ModelConfig&, StepShape& s) { s.micro_batches = 4; }},
+    {"SigmaReparam", [](ModelConfig& c, StepShape&) { c.sigma_reparam = true; }},
+    {"SigmaReparamInFp32",
+     [](ModelConfig& c, StepShape&) {
+         c.sigma_reparam = true;
+         c.type = ComputeType::kFp32;
+     }},
     {"OneLayer", [](ModelConfig& c, StepShape&) { c.num_layers = 1; }},
 };
 
