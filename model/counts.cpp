@@ -34,7 +34,11 @@ std::int64_t head_gain_elements(const AttentionConfig& a) {
 }
 
 std::int64_t layer_gain_elements(const ModelConfig& config) {
+    // Two norms or, in nGPT, two rates.
     std::int64_t gains = 2 * config.width + head_gain_elements(config.attention);
+    if (config.architecture == Architecture::kNgpt) {
+        gains += (config.activation == Activation::kSwiGlu ? 2 : 1) * config.feed_forward_width;
+    }
     if (config.sigma_reparam) gains += config.activation == Activation::kSwiGlu ? 7 : 6;  // gamma
     return gains;
 }
@@ -56,7 +60,10 @@ double mean_visible_keys(const AttentionConfig& config, std::int64_t seq_len) {
 std::int64_t parameter_count(const ModelConfig& config) {
     const std::int64_t embeddings =
         (config.tied_embeddings ? 1 : 2) * config.vocab_size * config.width;
-    return embeddings + config.width +
+    // nGPT's scales of logits, or a final norm.
+    const std::int64_t last =
+        config.architecture == Architecture::kNgpt ? config.vocab_size : config.width;
+    return embeddings + last +
            config.num_layers * (layer_matrix_elements(config) + layer_gain_elements(config));
 }
 

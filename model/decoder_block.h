@@ -1,70 +1,78 @@
-// A pre-norm decoder block (Xiong et al. 2020, figure 1b):
-//
-//   r = x + attention(norm(x)),  y = r + feed_forward(norm(r))
-//
-// with RMSNorm. The residual stream is kept in the compute type; each add rounds once.
+// The decoder blocks of a language model: attention and a feed-forward layer on a stream of hidden states.
+// Which kind a model has, its architecture says:
+//   pre_norm_block.h  r = x + attention(norm(x)),  y = r + feed_forward(norm(r))
+//   ngpt_block.h      both additions as steps on the unit sphere
 //
 // B batch, T positions, C width, P tensor-parallel size.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "attention/tensor_parallel_attention.h"
 #include "model/feed_forward.h"
 #include "model/finite_probe.h"
-#include "model/rms_norm.h"
 #include "model/weight_rule.h"
 
 namespace evenkeel {
 
-// What forward keeps for backward.
+// What forward keeps for backward. A kind of block leaves undefined what it has no use for.
 struct DecoderBlockSaved {
     Tensor x;                  // [B, T, C]
-    Tensor rstd_attention;     // [B T]
-    AttentionSaved attention;  // its x is the normalised input
-    Tensor residual;           // [B, T, C], after attention's add
-    Tensor rstd_feed_forward;  // [B T]
+    AttentionSaved attention;  // its x is the normalised input, or x itself
+    Tensor residual;           // [B, T, C], after attention's part of the block
     FeedForwardSaved feed_forward;
+    Tensor rstd_attention, rstd_feed_forward;        // [B T], of the norms before the layers
+    Tensor attention_out, feed_forward_out;          // [B, T, C], what the layers return
+    Tensor attention_inverse, feed_forward_inverse;  // [B T, 2], see normalized_update.h
 };
 
 class DecoderBlock {
   public:
-    // prefix: of parameter names ("layers.0"): attention_norm, attention.*, feed_forward_norm,
-    // feed_forward.*. The grid must outlive the block.
+    // prefix: of parameter names ("layers.0"): attention.*, feed_forward.* and those of the kind of block. The
+    // grid must outlive the block.
     DecoderBlock(const ProcessGrid& grid,
                  const ModelConfig& config,
                  DType type,
                  const std::string& prefix);
+    virtual ~DecoderBlock() = default;
 
-    void initialize(std::uint64_t seed);
+    virtual void initialize(std::uint64_t seed);
 
     // x and y [B, T, C], replicated over TP. stats null: no telemetry; probe null: no checks.
-    Tensor forward(const Tensor& x,
-                   const SequenceLayout& layout,
-                   DecoderBlockSaved& saved,
-                   AttentionStats* stats,
-                   FiniteProbe* probe);
+    virtual Tensor forward(const Tensor& x,
+                           const SequenceLayout& layout,
+                           DecoderBlockSaved& saved,
+                           AttentionStats* stats,
+                           FiniteProbe* probe) = 0;
     // gradient [B, T, C]: dy on entry, dx on return, in place. Adds to parameter gradients.
-    void backward(const Tensor& gradient,
-                  const SequenceLayout& layout,
-                  const DecoderBlockSaved& saved);
+    virtual void backward(const Tensor& gradient,
+                          const SequenceLayout& layout,
+                          const DecoderBlockSaved& saved) = 0;
     // Forward for the next T tokens of a sequence whose earlier ones are in the cache.
-    Tensor decode(const Tensor& x, KvCache& cache);
+    virtual Tensor decode(const Tensor& x, KvCache& cache) = 0;
+    virtual void collect_parameters(ParameterList& list) = 0;
 
     TensorParallelAttention& attention() { return attention_; }
     LayerWeights weights() const;
-    void collect_parameters(ParameterList& list);
+
+  protected:
+    void probe_attention(FiniteProbe& probe, const AttentionSaved& saved) const;
+
+    std::string prefix_;
+    TensorParallelAttention attention_;
+    FeedForward feed_forward_;
 
   private:
-    std::string prefix_;
     bool gated_;  // the feed-forward layer is
     double weight_std_;
     double output_std_;
-    RmsNorm attention_norm_;
-    TensorParallelAttention attention_;
-    RmsNorm feed_forward_norm_;
-    FeedForward feed_forward_;
 };
+
+std::unique_ptr<DecoderBlock> make_decoder_block(const ProcessGrid& grid,
+                                                 const ModelConfig& config,
+                                                 DType type,
+                                                 const std::string& prefix);
 
 }  // namespace evenkeel

@@ -19,8 +19,8 @@ namespace evenkeel {
 struct LanguageModel::Activations {
     std::vector<DecoderBlockSaved> blocks;
     Tensor x;       // [B, T, C], what the last block returned
-    Tensor rstd;    // [B T], of the final norm
-    Tensor normed;  // [B, T, C]
+    Tensor rstd;    // [B T], of the final norm, if there is one
+    Tensor normed;  // [B, T, C], what the projection reads; x itself without a norm
 };
 
 // Passes over batches of one shape, and where a graph of them finds its input and leaves its loss.
@@ -43,12 +43,13 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
                                                           config.width, type);
     embedding_->collect_parameters(parameters_);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-        blocks_.push_back(
-            std::make_unique<DecoderBlock>(grid, config, type, concat("layers.", layer)));
+        blocks_.push_back(make_decoder_block(grid, config, type, concat("layers.", layer)));
         blocks_.back()->collect_parameters(parameters_);
     }
-    final_norm_ = std::make_unique<RmsNorm>(grid, "final_norm", config.width, config.norm_eps);
-    final_norm_->collect_parameters(parameters_);
+    if (config.architecture == Architecture::kPreNorm) {
+        final_norm_ = std::make_unique<RmsNorm>(grid, "final_norm", config.width, config.norm_eps);
+        final_norm_->collect_parameters(parameters_);
+    }
     if (!config.tied_embeddings) {
         const Sharding rows =
             Sharding::sharded(0, config.vocab_size, 1, grid.tp_rank(), grid.tp_size());
@@ -65,7 +66,7 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     init_normal(embedding_->weight(),
                 config.tied_embeddings ? config.init_std : config.embedding_init_std, seed);
     for (const auto& block : blocks_) block->initialize(seed);
-    final_norm_->initialize();
+    if (final_norm_ != nullptr) final_norm_->initialize();
     if (output_ != nullptr) init_normal(output_->part(0), config.init_std, seed);
     for (const auto& rule : rules_) {
         rule->initialized();
@@ -153,10 +154,10 @@ Tensor LanguageModel::forward(const Tensor& tokens,
         if (statistics != nullptr) statistics->add(layer, stats, tokens.numel());
     }
     Tensor rstd;
-    const Tensor normed = final_norm_->forward(x, rstd);
+    const Tensor normed = final_norm_ != nullptr ? final_norm_->forward(x, rstd) : x;
     Tensor logits = project(normed);  // [B, T, V/P]
     if (probe != nullptr) {
-        probe->check("final_norm (forward)", normed);
+        if (final_norm_ != nullptr) probe->check("final_norm (forward)", normed);
         probe->check("output (forward)", logits);
     }
     if (saved != nullptr) {
@@ -180,17 +181,21 @@ void LanguageModel::backward(const Tensor& tokens,
     };
     const SequenceLayout layout;
     const Tensor dnormed = project_backward(dlogits, saved.normed);  // [B, T, C]
-    const Tensor gradient =
-        Tensor::uninitialized(dnormed.shape(), dnormed.dtype(), dnormed.device());  // [B, T, C]
-    final_norm_->backward(dnormed, saved.x, saved.rstd, false, gradient);
     if (output_ != nullptr) complete(*output_);
-    complete(*final_norm_);
+    Tensor gradient = dnormed;  // [B, T, C], of the stream
+    if (final_norm_ != nullptr) {
+        gradient = Tensor::uninitialized(dnormed.shape(), dnormed.dtype(), dnormed.device());
+        final_norm_->backward(dnormed, saved.x, saved.rstd, false, gradient);
+        complete(*final_norm_);
+    }
     if (probe != nullptr) {
         const Parameter& projection = output_ != nullptr ? output_->part(0) : embedding_->weight();
         probe->check(projection.name + " (gradient)", projection.grad);
         probe->check("output (backward)", dnormed);
-        probe->check("final_norm (gradient)", final_norm_->gain().grad);
-        probe->check("final_norm (backward)", gradient);
+        if (final_norm_ != nullptr) {
+            probe->check("final_norm (gradient)", final_norm_->gain().grad);
+            probe->check("final_norm (backward)", gradient);
+        }
     }
     for (std::size_t layer = blocks_.size(); layer-- > 0;) {
         blocks_[layer]->backward(gradient, layout, saved.blocks[layer]);
@@ -347,8 +352,8 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
     const std::int64_t batch = x.size(0), ranks = grid_.tp_size();
     const Tensor last = x.slice(1, x.size(1) - 1, x.size(1)).contiguous();  // [B, 1, C]
     Tensor rstd;
-    const Tensor local =
-        project(final_norm_->forward(last, rstd)).to(DType::kFloat32);  // [B, 1, V/P]
+    const Tensor normed = final_norm_ != nullptr ? final_norm_->forward(last, rstd) : last;
+    const Tensor local = project(normed).to(DType::kFloat32);  // [B, 1, V/P]
     const std::int64_t columns = local.size(2);
     const Tensor parts =
         Tensor::uninitialized({ranks, batch, columns}, DType::kFloat32, grid_.device());

@@ -1,5 +1,5 @@
-// A pre-norm decoder language model: embedding, blocks of (norm, attention, add, norm, feed-forward, add),
-// final norm, vocabulary-parallel projection, cross-entropy.
+// A decoder language model: embedding, blocks (decoder_block.h), final norm, vocabulary-parallel projection,
+// cross-entropy. nGPT has no final norm.
 //
 // B batch, T positions, C width, V vocabulary, L layers, H query heads, P tensor-parallel size.
 #pragma once
@@ -112,7 +112,7 @@ class LanguageModel : public TrainableModel {
     ModelConfig config_;
     std::unique_ptr<VocabParallelEmbedding> embedding_;
     std::vector<std::unique_ptr<DecoderBlock>> blocks_;
-    std::unique_ptr<RmsNorm> final_norm_;
+    std::unique_ptr<RmsNorm> final_norm_;           // null in nGPT
     std::unique_ptr<ColumnParallelLinear> output_;  // null when tied
     std::vector<std::unique_ptr<WeightRule>> rules_;
     // [L, H/P] fp32: the largest logits, before softcap, since the last update; undefined if no rule asks.

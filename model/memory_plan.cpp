@@ -5,10 +5,9 @@
 #include <utility>
 #include <vector>
 
+#include "attention/gain.h"
 #include "framework/parameter_buckets.h"
 #include "model/spectral_norm.h"
-
-#include "attention/gain.h"
 
 namespace evenkeel {
 namespace {
@@ -18,7 +17,7 @@ struct Sizes {
     std::size_t N, T, C, D, F, V, L, e;  // F and V over P
     std::size_t heads, kv_heads;         // Hl, Kl
     std::size_t inner;                   // g
-    bool normed;
+    bool normed, ngpt;
 
     Sizes(const ModelConfig& config, const StepShape& shape) {
         const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
@@ -32,6 +31,7 @@ struct Sizes {
         inner = config.activation == Activation::kSwiGlu ? 2 : 1;
         e = config.type == ComputeType::kBf16 ? 2 : 4;
         normed = a.qk_norm.kind != QkNormConfig::Kind::kNone;
+        ngpt = config.architecture == Architecture::kNgpt;
     }
 };
 
@@ -73,8 +73,10 @@ void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan
     const std::size_t layer =
         (2 * s.heads + 2 * s.kv_heads) * s.D * s.C + (s.inner + 1) * s.F * s.C;
     const std::size_t matrices = (config.tied_embeddings ? 1 : 2) * s.V * s.C + s.L * layer;
-    const std::size_t gains = (2 * s.L + 1) * s.C + s.L * head_gain_elements(config.attention, s);
-    plan.values = s.e == 2 ? 2 * matrices : 0;
+    const std::size_t norms = s.ngpt ? 2 * s.L * s.C : (2 * s.L + 1) * s.C;  // or rates
+    const std::size_t scales = s.ngpt ? s.L * s.inner * s.F + s.V : 0;
+    const std::size_t gains = norms + scales + s.L * head_gain_elements(config.attention, s);
+    plan.values = s.e == 2 ? 2 * matrices : 4 * scales * s.C;
     plan.masters = plan.gradients = 4 * (matrices + gains);
     plan.moments = 8 * (matrices + gains);
 }
@@ -96,12 +98,13 @@ void plan_sigma_reparam(const ModelConfig& config, const Sizes& s, MemoryPlan& p
     }
 }
 
-// Attention's share of what backward makes: the gradient that the feed-forward layer returned, those of out and
-// qkv, and what flash attention needs or else the gradient of the input. (The partial sums of the gains'
-// gradients, N/64 numbers a channel, are always less.)
+// Attention's share of what backward makes: the gradient that the feed-forward layer returned (added up before in
+// nGPT), those of out and qkv, and what flash attention needs or else the gradient of the input. (The partial
+// sums of the gains' gradients, N/64 numbers a channel, are always less.)
 std::size_t attention_backward(const Sizes& s, std::size_t scratch) {
     const std::size_t qkv = (s.heads + 2 * s.kv_heads) * s.D;
-    return s.e * s.N * (s.C + s.heads * s.D + qkv) + std::max(scratch, s.e * s.N * s.C);
+    const std::size_t returned = s.ngpt ? 0 : s.C;
+    return s.e * s.N * (returned + s.heads * s.D + qkv) + std::max(scratch, s.e * s.N * s.C);
 }
 
 }  // namespace
@@ -130,8 +133,9 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     const std::size_t in_and_out = s.heads + (s.heads + 2 * s.kv_heads);
     const std::size_t turned = s.normed ? s.heads + s.kv_heads : 0;
     plan.saved_layer = s.e * s.N * (4 * s.C + (in_and_out + turned) * s.D + (s.inner + 1) * s.F) +
-                       4 * s.N * (s.heads + 2) + saved_norm(config.attention, s);
-    plan.saved = s.L * plan.saved_layer + 2 * s.e * s.N * s.C + 4 * s.N;
+                       4 * s.N * (s.heads + (s.ngpt ? 4 : 2)) + saved_norm(config.attention, s);
+    plan.saved =
+        s.L * plan.saved_layer + (s.ngpt ? s.e * s.N * s.C : 2 * s.e * s.N * s.C + 4 * s.N);
     plan.loss = s.e * s.N * s.V + 4 * s.N;
 
     const std::size_t feed_forward = s.e * s.N * ((s.inner + 1) * s.F + s.C);

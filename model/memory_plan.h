@@ -28,19 +28,21 @@ struct MemoryPlan {
     // Held throughout. M matrix elements: V/P C, twice unless embeddings are tied, and in each layer
     // (2 Hl + 2 Kl) D C + (g + 1) F/P C. G gain elements: (2 L + 1) C, and in each layer those of the gains of q and
     // k, (Hl + Kl) D where each head has its own, and Hl of learned sinks.
-    // sigma_reparam.h adds small parameters, tables, and fp32 values.
+    // sigma_reparam.h adds small parameters, tables, and fp32 values; nGPT has 2 L C rates instead of the norms'
+    // (2 L + 1) C gains, L g F/P + V/P scales, and fp32 values of the matrices with these.
     std::size_t values = 0;     // bf16 only: 2 M; fp32 values are their own masters
     std::size_t masters = 0;    // 4 (M + G)
     std::size_t gradients = 0;  // 4 (M + G)
     std::size_t moments = 0;    // 8 (M + G)
-    std::size_t tables = 0;     // rotation of each layer 4 T D, telemetry, token ids, singular vectors
+    std::size_t tables = 0;  // rotation of each layer 4 T D, telemetry, token ids, singular vectors
 
     // Of one layer between forward and backward:
     //   e N (4 C + (3 Hl + 3 Kl) D + (g + 1) F/P) + 4 N (2 Hl + Kl + 2),
     // without QK-norm e N (4 C + (2 Hl + 2 Kl) D + (g + 1) F/P) + 4 N (Hl + 2). With one statistic for all heads
     // 2 in place of the second Hl + Kl; with a factor of the logits in place of gains a channel 4 Hl D more.
     std::size_t saved_layer = 0;
-    std::size_t saved = 0;  // L of those, and 2 e N C + 4 N of the final norm
+    // In nGPT 4 N more a layer for each of its two updates than a norm keeps, 4 N (.. + 4).
+    std::size_t saved = 0;  // L of those, and 2 e N C + 4 N of the final norm; e N C without one
     std::size_t loss = 0;   // logits, then their gradients: e N V/P; and 4 N
     // What backward makes on top, most in the last layer, for which all others wait: gradients of the final norm's
     // output and of the residual stream, and the larger of what its two halves make,

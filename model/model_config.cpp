@@ -17,7 +17,8 @@ constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
 void follow_sizes(const ModelConfig& before, ModelConfig& config) {
     const bool same = config.width == before.width && config.max_seq_len == before.max_seq_len &&
                       config.num_layers == before.num_layers &&
-                      config.feed_forward_width == before.feed_forward_width;
+                      config.feed_forward_width == before.feed_forward_width &&
+                      config.attention.head_dim == before.attention.head_dim;
     if (same) return;
     ModelConfig of_old = before, of_new = config;
     apply_method(config.method, of_old);
@@ -26,6 +27,8 @@ void follow_sizes(const ModelConfig& before, ModelConfig& config) {
         double& now = config.attention.qk_norm.*value;
         if (now == of_old.attention.qk_norm.*value) now = of_new.attention.qk_norm.*value;
     }
+    double& scale = config.attention.softmax_scale;
+    if (scale == of_old.attention.softmax_scale) scale = of_new.attention.softmax_scale;
 }
 
 }  // namespace
@@ -61,7 +64,9 @@ void ModelConfig::visit_fields(ConfigVisitor& v) {
         "standard deviation of an untied embedding's initial weights; a tied one gets init_std");
     v.choice("type", type, kTypeNames, "storage of activations and of the weights they meet");
     v.field("telemetry", telemetry, "measure max logit and entropy of every head");
+    const ModelConfig before_attention = *this;
     v.section("attention", attention, "the attention layers");
+    if (!method.empty()) follow_sizes(before_attention, *this);
 }
 
 void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
@@ -99,8 +104,17 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
                         "whatever the weight's own"
                       : "model.architecture ngpt brings every row of a weight back "
                         "to unit length after each step");
-    EVENKEEL_CHECK_CODE(architecture == Architecture::kPreNorm, ErrorCode::kConfig, "ModelConfig",
-                        "model.architecture: not built yet");
+    const bool ngpt = architecture == Architecture::kNgpt;
+    EVENKEEL_CHECK_CODE(!ngpt || !sigma_reparam, ErrorCode::kConfig, "ModelConfig",
+                        "model.sigma_reparam: got true, want false: model.architecture ngpt gives "
+                        "every row of a weight unit length");
+    EVENKEEL_CHECK_CODE(!ngpt || !tied_embeddings, ErrorCode::kConfig, "ModelConfig",
+                        "model.tied_embeddings: got true, want false: model.architecture ngpt "
+                        "scales the output projection, not the embedding");
+    EVENKEEL_CHECK_CODE(!ngpt || (init_std > 0.0 && embedding_init_std > 0.0), ErrorCode::kConfig,
+                        "ModelConfig",
+                        "model.init_std, model.embedding_init_std: got 0, want more with "
+                        "model.architecture ngpt, which gives every row unit length");
     EVENKEEL_CHECK_CODE(
         !sigma_reparam || init_std > 0.0, ErrorCode::kConfig, "ModelConfig",
         "model.init_std: got 0, want more with model.sigma_reparam, which divides by "

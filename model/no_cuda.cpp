@@ -1,7 +1,9 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "model/cuda/elementwise.h"
 #include "model/cuda/logit_clip.h"
+#include "model/normalized_update_backends.h"
 #include "model/spectral_norm_backends.h"
+#include "model/unit_weights_backends.h"
 
 namespace evenkeel::cuda {
 namespace {
@@ -48,6 +50,23 @@ void finish_iteration(const SpectralWork&) { throw_not_built("finish_iteration")
 void refresh_values(const SpectralWork&) { throw_not_built("refresh_values"); }
 void inner_products(const SpectralWork&) { throw_not_built("inner_products"); }
 void convert_gradients(const SpectralWork&) { throw_not_built("convert_gradients"); }
+void refresh_weights(const UnitWork&, bool) { throw_not_built("refresh_weights"); }
+void convert_gradients(const UnitWork&) { throw_not_built("convert_gradients"); }
+void normalized_update_forward(
+    const Tensor&, const Tensor&, const Tensor&, float, const Tensor&, const Tensor&) {
+    throw_not_built("normalized_update_forward");
+}
+void normalized_update_backward(const Tensor&,
+                                const Tensor&,
+                                const Tensor&,
+                                const Tensor&,
+                                float,
+                                const Tensor&,
+                                const Tensor&,
+                                const Tensor&,
+                                const Tensor&) {
+    throw_not_built("normalized_update_backward");
+}
 bool all_finite(const Tensor&) { throw_not_built("all_finite"); }
 
 }  // namespace evenkeel::cuda

@@ -17,7 +17,8 @@
     METHOD(kSink)                \
     METHOD(kOffByOne)            \
     METHOD(kQkClip)              \
-    METHOD(kSigmaReparam)
+    METHOD(kSigmaReparam)        \
+    METHOD(kNgpt)
 
 namespace evenkeel {
 

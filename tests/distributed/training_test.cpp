@@ -7,6 +7,7 @@
 
 #include "framework/safetensors.h"
 #include "model/generate.h"
+#include "model/method.h"
 #include "tests/support/compare.h"
 #include "tests/support/ranks.h"
 #include "tests/support/run_files.h"
@@ -68,6 +69,8 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
     // With QK-norm the scales of wq and wk would have gradients of rounding errors alone.
     all.back().second.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
     all.back().second.sigma_reparam = true;
+    all.emplace_back("nGPT", test_model());
+    apply_method("ngpt", all.back().second);
     all.emplace_back("no norm, GELU", test_model());
     all.back().second.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
     all.back().second.activation = Activation::kGelu;

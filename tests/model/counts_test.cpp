@@ -10,7 +10,7 @@ using testing::SoloGrid;
 using testing::tiny_model;
 
 std::vector<ModelConfig> variants() {
-    std::vector<ModelConfig> all(8, tiny_model());
+    std::vector<ModelConfig> all(9, tiny_model());
     all[1].tied_embeddings = true;
     all[2].activation = Activation::kGelu;
     all[3].attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
@@ -19,6 +19,8 @@ std::vector<ModelConfig> variants() {
     all[6].attention.num_kv_heads = 4;
     all[6].attention.head_dim = 64;
     all[7].attention.window = 5;
+    apply_method("ngpt", all[8]);
+    all[8].activation = Activation::kGelu;
     for (const Method* method : methods()) {
         all.push_back(tiny_model());
         apply_method(method->name, all.back());
@@ -63,6 +65,8 @@ TEST(CountsTest, FlopsFollowFromMatricesAndVisiblePairs) {
                 const bool gain = name.find("norm") != std::string::npos ||
                                   name.find("gain") != std::string::npos ||
                                   name.find("gamma") != std::string::npos ||
+                                  name.find("rate") != std::string::npos ||
+                                  name.find("scale") != std::string::npos ||
                                   name.ends_with("sink") || !parameter->trained;
                 if (gain || (name == "embedding" && !config.tied_embeddings)) continue;
                 matrices += static_cast<double>(num_elements(parameter->global_shape));

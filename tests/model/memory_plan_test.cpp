@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "model/method.h"
 #include "tests/support/devices.h"
 #include "tests/support/measured_peak.h"
 
@@ -54,6 +55,12 @@ const Case kCases[] = {
     {"SigmaReparamInFp32",
      [](ModelConfig& c, StepShape&) {
          c.sigma_reparam = true;
+         c.type = ComputeType::kFp32;
+     }},
+    {"Ngpt", [](ModelConfig& c, StepShape&) { apply_method("ngpt", c); }},
+    {"NgptInFp32",
+     [](ModelConfig& c, StepShape&) {
+         apply_method("ngpt", c);
          c.type = ComputeType::kFp32;
      }},
     {"OneLayer", [](ModelConfig& c, StepShape&) { c.num_layers = 1; }},
