@@ -21,6 +21,7 @@ namespace evenkeel {
 namespace {
 
 using Json = nlohmann::ordered_json;
+constexpr const char* kActionNames[] = {"none", "warn", "checkpoint", "end"};
 
 double wall_time() {
     return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch())
@@ -64,13 +65,48 @@ MetricTable to_table(const std::string& name, const Json& rows) {
     return table;
 }
 
+AlarmEvent to_alarm(const Json& json) {
+    AlarmEvent event;
+    event.alarm = json.at("alarm").get<std::string>();
+    event.metric = json.at("metric").get<std::string>();
+    event.raised = json.at("raised").get<bool>();
+    event.row = json.value("row", std::int64_t{-1});
+    event.column = json.value("column", std::int64_t{-1});
+    event.value = to_number(json.at("value"));
+    event.threshold = to_number(json.at("threshold"));
+    event.since = json.at("since").get<std::int64_t>();
+    event.count = json.at("count").get<std::int64_t>();
+    event.of = json.at("of").get<std::int64_t>();
+    const auto action = std::find(std::begin(kActionNames), std::end(kActionNames),
+                                  json.at("action").get<std::string>());
+    EVENKEEL_CHECK_CODE(action != std::end(kActionNames), ErrorCode::kIo, "metrics",
+                        "got an unknown action");
+    event.action = static_cast<AlarmAction>(action - std::begin(kActionNames));
+    event.text = json.at("text").get<std::string>();
+    return event;
+}
+
+std::string to_json(const AlarmEvent& event) {
+    std::string text =
+        concat("{\"alarm\":", quoted(event.alarm), ",\"metric\":", quoted(event.metric), ",\"raised\":", event.raised ? "true" : "false");
+    if (event.row >= 0) text += concat(",\"row\":", event.row);
+    if (event.column >= 0) text += concat(",\"column\":", event.column);
+    return text + concat(",\"value\":", to_text(event.value),
+                         ",\"threshold\":", to_text(event.threshold), ",\"since\":", event.since,
+                         ",\"count\":", event.count, ",\"of\":", event.of,
+                         ",\"action\":", quoted(name_of(event.action)),
+                         ",\"text\":", quoted(event.text), "}");
+}
+
 MetricRecord to_record(const std::string& line) {
     const Json json = Json::parse(line);
     MetricRecord record;
     record.step = json.at("step").get<std::int64_t>();
     for (const auto& [name, value] : json.items()) {
         if (name == "step") continue;
-        if (value.is_array()) {
+        if (name == "alarms" && value.is_array()) {
+            for (const Json& event : value) record.alarms.push_back(to_alarm(event));
+        } else if (value.is_array()) {
             record.tables.push_back(to_table(name, value));
         } else {
             record.scalars.emplace_back(name, to_number(value));
@@ -80,7 +116,7 @@ MetricRecord to_record(const std::string& line) {
 }
 
 void check_record(const MetricRecord& record) {
-    std::set<std::string> names = {"step"};
+    std::set<std::string> names = {"step", "alarms"};
     const auto check_new = [&](const std::string& name) {
         EVENKEEL_CHECK(names.insert(name).second, "metrics", "got the name ", name,
                        " twice in one record");
@@ -133,6 +169,8 @@ std::vector<std::pair<std::string, float>> tensorboard_scalars(const MetricRecor
             for (auto it = first; it != last; ++it) sum += *it;
             scalars.emplace_back(concat(table.name, "_max/layer_", row),
                                  *std::max_element(first, last));
+            scalars.emplace_back(concat(table.name, "_min/layer_", row),
+                                 *std::min_element(first, last));
             scalars.emplace_back(concat(table.name, "_mean/layer_", row),
                                  static_cast<float>(sum / static_cast<double>(table.columns)));
         }
@@ -146,6 +184,8 @@ void write_record(File& events, const std::string& event) {
 }
 
 }  // namespace
+
+const char* name_of(AlarmAction action) { return kActionNames[static_cast<int>(action)]; }
 
 std::string to_json_line(const MetricRecord& record) {
     check_record(record);
@@ -165,7 +205,10 @@ std::string to_json_line(const MetricRecord& record) {
         }
         line += "]";
     }
-    return line + "}";
+    for (std::size_t i = 0; i < record.alarms.size(); ++i) {
+        line += (i == 0 ? ",\"alarms\":[" : ",") + to_json(record.alarms[i]);
+    }
+    return line + (record.alarms.empty() ? "}" : "]}");
 }
 
 std::vector<MetricRecord> read_metrics(const std::string& path) {

@@ -54,6 +54,7 @@ std::string to_json(const RunState& state) {
     json["data_fingerprint"] = concat(std::hex, state.fingerprint);
     json["model"] = Json::parse(state.model);
     json["settings"] = Json::parse(state.settings);
+    json["alarms"] = Json::parse(state.alarms);
     return json.dump(2) + "\n";
 }
 
@@ -70,6 +71,7 @@ RunState parse_run_state(const std::string& text, const std::string& origin) {
             std::stoull(json.at("data_fingerprint").get<std::string>(), nullptr, 16);
         state.model = json.at("model").dump();
         state.settings = json.at("settings").dump();
+        if (json.contains("alarms")) state.alarms = json.at("alarms").dump();
         constexpr std::int64_t kMost = std::int64_t{1} << 62;
         EVENKEEL_CHECK(0 <= state.updates && state.updates <= state.step && state.step < kMost,
                        "step", "got ", state.step, " with ", state.updates, " updates");

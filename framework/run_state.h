@@ -16,6 +16,7 @@ struct RunState {
     std::uint64_t fingerprint = 0;  // of the data
     std::string model;              // JSON: TrainableModel::description
     std::string settings;           // JSON: what else decides the course of the run
+    std::string alarms = "{}";      // JSON: AlarmBoard::state
 };
 
 std::string to_json(const RunState& state);

@@ -8,10 +8,12 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "framework/checkpoint.h"
 #include "framework/log.h"
 #include "framework/run_state.h"
+#include "framework/spikes.h"
 
 namespace evenkeel {
 namespace {
@@ -72,12 +74,14 @@ class TrainingRun {
                 const ByteDataset& data,
                 const TrainerConfig& config,
                 const ScheduleConfig& schedule,
-                const AdamWConfig& optimizer)
+                const AdamWConfig& optimizer,
+                const std::vector<AlarmRule>& alarms)
         : model_(model),
           data_(data),
           config_(config),
           schedule_(schedule),
           optimizer_(optimizer),
+          board_(alarms, config.steps),
           sampler_(data.train_sequences(), static_cast<std::uint64_t>(config.seed)),
           store_(config.run_dir + "/checkpoints", config.checkpoint_keep),
           accumulation_(config.accumulation(model.data_parallel_size())),
@@ -98,7 +102,12 @@ class TrainingRun {
     std::vector<Batch> micro_batches() const;
     StepOutcome take_step();
     void handle_non_finite(const StepOutcome& outcome);
-    void record(const StepOutcome& outcome, std::optional<double> validation_loss, bool last);
+    void judge(const StepOutcome& outcome);
+    AlarmAction record(const StepOutcome& outcome,
+                       std::optional<double> validation_loss,
+                       bool with_tables,
+                       bool last);
+    AlarmAction check_alarms(MetricRecord& record);
     void show_progress(const MetricRecord& record, bool last);
     std::string save_checkpoint();
 
@@ -107,6 +116,11 @@ class TrainingRun {
     const TrainerConfig& config_;
     const ScheduleConfig& schedule_;
     const AdamWConfig& optimizer_;
+    AlarmBoard board_;
+    std::string last_alarm_;  // the line of the last one that was raised
+    Deviation grad_norm_deviation_{128, 64, 6.0};
+    double grad_norm_deviations_ = 0.0;  // the largest since the last record
+    SpikeScore loss_spikes_, grad_norm_spikes_;
     Sampler sampler_;
     CheckpointStore store_;
     std::int64_t accumulation_;
@@ -138,6 +152,7 @@ void TrainingRun::start_or_resume() {
         state_.step = saved.step;
         state_.updates = saved.updates;
         state_.sample = saved.sample;
+        board_.restore(saved.alarms);
         if (model_.is_main_rank()) log_info(concat("resuming from ", checkpoint));
     }
     first_step_ = state_.step;
@@ -228,9 +243,33 @@ void TrainingRun::show_progress(const MetricRecord& record, bool last) {
     log_progress(line, last || stays);
 }
 
-void TrainingRun::record(const StepOutcome& outcome,
-                         std::optional<double> validation_loss,
-                         bool last) {
+// Every step, recorded or not.
+void TrainingRun::judge(const StepOutcome& outcome) {
+    grad_norm_deviations_ =
+        std::max(grad_norm_deviations_, grad_norm_deviation_.add(outcome.grad_norm));
+    loss_spikes_.add(outcome.loss);
+    grad_norm_spikes_.add(outcome.grad_norm);
+}
+
+// The same on all ranks: the numbers that rules look at are. Returns the severest action asked for.
+AlarmAction TrainingRun::check_alarms(MetricRecord& record) {
+    AlarmAction action = AlarmAction::kNone;
+    if (board_.empty()) return action;
+    record.alarms = board_.check(record);
+    for (const AlarmEvent& event : record.alarms) {
+        if (model_.is_main_rank()) event.raised ? log_warning(event.text) : log_info(event.text);
+        if (!event.raised) continue;
+        action = std::max(action, event.action);
+        if (action == event.action) last_alarm_ = event.text;
+    }
+    record.scalars.emplace_back("alarms_active", static_cast<double>(board_.active()));
+    return action;
+}
+
+AlarmAction TrainingRun::record(const StepOutcome& outcome,
+                                std::optional<double> validation_loss,
+                                bool with_tables,
+                                bool last) {
     MetricRecord record;
     record.step = state_.step;
     record.scalars = {
@@ -246,23 +285,28 @@ void TrainingRun::record(const StepOutcome& outcome,
     if (validation_loss.has_value()) {
         record.scalars.emplace_back("validation_loss", *validation_loss);
     }
-    record.tables = model_.head_metrics();
-    if (metrics_ == nullptr) return;
+    if (with_tables) record.tables = model_.head_metrics();
     for (const MetricTable& table : record.tables) {
         if (table.values.empty()) continue;
         const auto count = static_cast<double>(table.values.size());
-        if (table.name == "max_logit") {
+        if (table.summary == MetricTable::Summary::kMax) {
             record.scalars.emplace_back(
-                "max_logit_max", *std::max_element(table.values.begin(), table.values.end()));
-        } else {
+                table.name + "_max", *std::max_element(table.values.begin(), table.values.end()));
+        } else if (table.summary == MetricTable::Summary::kMean) {
             record.scalars.emplace_back(
                 table.name + "_mean",
                 std::accumulate(table.values.begin(), table.values.end(), 0.0) / count);
         }
     }
+    record.scalars.emplace_back("grad_norm_deviations", std::exchange(grad_norm_deviations_, 0.0));
+    record.scalars.emplace_back("loss_spike_score", loss_spikes_.percent());
+    record.scalars.emplace_back("grad_norm_spike_score", grad_norm_spikes_.percent());
     record.scalars.emplace_back("skipped", static_cast<double>(state_.step - state_.updates));
+    const AlarmAction action = check_alarms(record);
+    if (metrics_ == nullptr) return action;
     metrics_->write(record);
     show_progress(record, last);
+    return action;
 }
 
 std::string TrainingRun::save_checkpoint() {
@@ -271,6 +315,7 @@ std::string TrainingRun::save_checkpoint() {
     const std::string directory = model_.is_main_rank() ? store_.begin(state_.step) : path;
     model_.save_state(directory);
     if (model_.is_main_rank()) {
+        state_.alarms = board_.state();
         write_file_atomically(directory + "/trainer.json", to_json(state_));
         store_.commit(state_.step);
     }
@@ -298,6 +343,7 @@ TrainResult TrainingRun::run(const std::string& config_json,
     while (state_.step < end_step_) {
         const StepOutcome outcome = take_step();
         if (outcome.skipped) handle_non_finite(outcome);
+        judge(outcome);
         ++state_.step;
         state_.sample += config_.batch_size;
         if (after_step) after_step(state_.step - first_step_);
@@ -309,10 +355,21 @@ TrainResult TrainingRun::run(const std::string& config_json,
                 evaluate(model_, data_, config_.eval_sequences, config_.micro_batch_size);
             result.validation_loss = *validation_loss;
         }
-        if (last || validation_loss.has_value() || due(config_.log_interval)) {
-            record(outcome, validation_loss, last);
+        const bool with_tables =
+            config_.telemetry_interval == 0 || last || due(config_.telemetry_interval);
+        AlarmAction action = AlarmAction::kNone;
+        if (last || validation_loss.has_value() || due(config_.log_interval) ||
+            due(config_.telemetry_interval)) {
+            action = record(outcome, validation_loss, with_tables, last);
         }
-        if (last || due(config_.checkpoint_interval)) result.checkpoint = save_checkpoint();
+        if (last || due(config_.checkpoint_interval) || action >= AlarmAction::kCheckpoint) {
+            result.checkpoint = save_checkpoint();
+        }
+        if (action == AlarmAction::kEnd) {
+            throw AlarmError(concat("[train] step ", state_.step, ": ", last_alarm_,
+                                    "; the run ends after a checkpoint, ", result.checkpoint,
+                                    " (trainer.resume goes on from it)"));
+        }
         result.losses.push_back(outcome.loss);
         rates.push_back(static_cast<double>(config_.batch_size * config_.seq_len) /
                         outcome.seconds);
@@ -349,9 +406,11 @@ TrainResult train(TrainableModel& model,
                   const ScheduleConfig& schedule,
                   const AdamWConfig& optimizer,
                   const std::string& config_json,
-                  const std::function<void(std::int64_t)>& after_step) {
+                  const std::function<void(std::int64_t)>& after_step,
+                  const std::vector<AlarmRule>& alarms) {
     trainer.validate(model.data_parallel_size());
-    return TrainingRun(model, data, trainer, schedule, optimizer).run(config_json, after_step);
+    return TrainingRun(model, data, trainer, schedule, optimizer, alarms)
+        .run(config_json, after_step);
 }
 
 double evaluate(TrainableModel& model,

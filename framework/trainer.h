@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "framework/adamw.h"
+#include "framework/alarm.h"
 #include "framework/config.h"
 #include "framework/dataset.h"
 #include "framework/metrics.h"
@@ -95,6 +96,7 @@ struct TrainerConfig {
     double clip_norm = 1.0;  // global gradient norm; 0 for none
     NonFinite non_finite = NonFinite::kEnd;
     std::int64_t log_interval = 1;         // steps between records in metrics.jsonl
+    std::int64_t telemetry_interval = 0;   // steps between head tables; 0: in every record
     std::int64_t eval_interval = 0;        // steps between evaluations; 0: only at the end
     std::int64_t eval_sequences = 64;      // 0: the whole validation split
     std::int64_t checkpoint_interval = 0;  // steps between checkpoints; 0: only at the end
@@ -124,15 +126,20 @@ struct TrainResult {
 // parallel rank d takes the d-th contiguous part of the global batch. Collective; the ranks must see the
 // same run_dir. Throws kConfig when run_dir holds checkpoints and resume is false, or when they are of
 // another model, text, seed or sequence length; kNonFinite when a loss or gradient is not finite and
-// non_finite is kEnd, before the update. after_step, if there is one, is called on every rank after each step
-// with how many have been done here.
+// non_finite is kEnd, before the update; AlarmError after a checkpoint when a rule of `alarms` with that action is
+// broken. after_step, if there is one, is called on every rank after each step with how many have been done
+// here. Alarms look at records; what they know goes into checkpoints, so that an alarm that ended a run is
+// not raised again by the run that resumes it unless it was over in between. Records also hold
+// "grad_norm_deviations" (spikes.h: the largest since the last record) and "loss_spike_score" and
+// "grad_norm_spike_score"; their windows begin anew on resuming.
 TrainResult train(TrainableModel& model,
                   const ByteDataset& data,
                   const TrainerConfig& trainer,
                   const ScheduleConfig& schedule,
                   const AdamWConfig& optimizer,
                   const std::string& config_json,
-                  const std::function<void(std::int64_t)>& after_step = {});
+                  const std::function<void(std::int64_t)>& after_step = {},
+                  const std::vector<AlarmRule>& alarms = {});
 
 // Mean validation loss over `sequences` sequences spread evenly (0: all). Collective.
 double evaluate(TrainableModel& model,

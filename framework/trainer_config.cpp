@@ -18,6 +18,8 @@ void TrainerConfig::visit_fields(ConfigVisitor& v) {
     v.choice("non_finite", non_finite, kNonFiniteNames,
              "on a NaN or infinity in loss or gradient: end the run, or skip the step");
     v.field("log_interval", log_interval, "steps between records in metrics.jsonl");
+    v.field("telemetry_interval", telemetry_interval,
+            "steps between tables of what each head does; 0: in every record");
     v.field("eval_interval", eval_interval, "steps between evaluations; 0: only at the end");
     v.field("eval_sequences", eval_sequences,
             "validation sequences of an evaluation; 0: all of them");
@@ -51,6 +53,7 @@ void TrainerConfig::validate(int data_parallel_size) const {
     at_least("seq_len", seq_len, 1);
     at_least("seed", seed, 0);
     at_least("log_interval", log_interval, 1);
+    at_least("telemetry_interval", telemetry_interval, 0);
     at_least("eval_interval", eval_interval, 0);
     at_least("eval_sequences", eval_sequences, 0);
     at_least("checkpoint_interval", checkpoint_interval, 0);

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/checkpoint.h"
+#include "launch/report_heads.h"
 #include "launch/report_page.h"
 #include "launch/report_plots.h"
 #include "launch/saved_run.h"
@@ -95,6 +96,7 @@ Figure loss_figure(const RunData& run, const ReportCommand& command) {
         plot.series.push_back({command.compare, "#b3257a", scalar_points(other.records, "loss"),
                                Series::Style::kDashed});
     }
+    plot.marks = alarm_marks(run.records);
     Figure figure = figure_of("Loss", plot);
     figure.note = note;
     figure.wide = true;
@@ -112,41 +114,8 @@ Figure scalar_figure(const RunData& run,
     plot.unit = unit;
     plot.scale = scale;
     plot.series.push_back({title, kBlue, scalar_points(run.records, name)});
+    plot.marks = alarm_marks(run.records, {name, name + "_deviations"});
     return figure_of(title, plot);
-}
-
-// The extreme and the mean over all layers and heads, per step.
-Figure head_line(const HeatMap& map,
-                 bool lowest,
-                 const std::string& title,
-                 const std::string& unit) {
-    Series extreme{lowest ? "lowest head" : "largest of all heads", kBlue, {}};
-    Series mean{"mean of all heads", kGreen, {}};
-    for (std::size_t i = 0; i < map.columns.size(); ++i) {
-        const std::vector<float>& column = map.columns[i];
-        const auto [low, high] = std::minmax_element(column.begin(), column.end());
-        double sum = 0.0;
-        for (const float value : column) sum += value;
-        extreme.points.push_back({map.steps[i], lowest ? *low : *high});
-        mean.points.push_back({map.steps[i], sum / static_cast<double>(column.size())});
-    }
-    LinePlot plot;
-    plot.format = ".3f";
-    plot.unit = unit;
-    plot.series = {extreme, mean};
-    return figure_of(title, plot);
-}
-
-Figure head_map(HeatMap map, const std::string& title, const std::string& unit) {
-    Figure figure;
-    figure.title = title;
-    if (map.columns.empty()) return figure;
-    figure.subtitle = "a row per head, layers from the top";
-    map.unit = unit;
-    map.format = ".3f";
-    figure.spec = heat_map_spec(map);
-    figure.raster = true;
-    return figure;
 }
 
 void append_leaves(const std::string& path,
@@ -187,6 +156,9 @@ std::vector<Fact> facts_of(const RunData& run) {
     facts.push_back({format("%.4f", number("validation_loss")), "validation loss, nats/byte"});
     facts.push_back({format("%.4f", number("bigram_entropy")), "bigram entropy, nats/byte"});
     facts.push_back({format("%.4f", number("unigram_entropy")), "unigram entropy, nats/byte"});
+    if (const auto score = scalar_points(run.records, "loss_spike_score"); !score.empty()) {
+        facts.push_back({format("%.2g %%", score.back().y), "loss spike score"});
+    }
     facts.push_back({grouped(std::llround(number("parameters"))), "parameters"});
     facts.push_back({grouped(std::llround(number("tokens_per_second"))), "tokens/s, median"});
     facts.push_back(
@@ -231,25 +203,22 @@ std::string write_report(const ReportCommand& command) {
     const std::string vega = find_vega();
     EVENKEEL_CHECK_CODE(!vega.empty(), ErrorCode::kIo, "report", kVegaMissing);
     const RunData run = read_run(command.run);
-    const HeatMap logits = table_map(run.records, "max_logit", false);
-    const HeatMap entropies = table_map(run.records, "entropy", true);
-
     ReportPage page;
     page.title = "Evenkeel run: " + command.run;
     page.subtitle = concat("steps ", run.records.front().step, " to ", run.records.back().step,
                            " · text ", run.config.data.path);
     page.facts = facts_of(run);
+    page.notices = alarm_notices(run.records);
     page.figures = {
         loss_figure(run, command),
         scalar_figure(run, "lr", "Learning rate", "learning rate", ".3g"),
         scalar_figure(run, "grad_norm", "Gradient norm", "L2, before clipping", ".3f",
                       LinePlot::Scale::kLog),
-        head_line(logits, false, "Attention logits", "scaled logit"),
-        head_line(entropies, true, "Attention entropy", "nats"),
-        head_map(logits, "Max logit per layer and head", "logit"),
-        head_map(entropies, "Entropy per layer and head", "nats"),
-        scalar_figure(run, "tokens_per_second", "Speed", "tokens per second", ",.0f"),
     };
+    for (Figure& figure : head_figures(run.records)) page.figures.push_back(std::move(figure));
+    page.figures.push_back(
+        scalar_figure(run, "tokens_per_second", "Speed", "tokens per second", ",.0f"));
+    page.figures.back().group = "Speed";
     page.figures.back().wide = true;
     if (run.summary.is_object()) page.sample = run.summary.value("sample", "");
     page.settings = settings_of(run.config);

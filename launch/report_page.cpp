@@ -1,5 +1,6 @@
 #include "launch/report_page.h"
 
+#include <algorithm>
 #include <string_view>
 
 #include "framework/checkpoint.h"
@@ -24,6 +25,11 @@ h2 { font-size: 17px; margin: 32px 0 12px; }
 .facts div { padding: 10px 14px; }
 .facts b { display: block; font-size: 21px; font-variant-numeric: tabular-nums; }
 .facts span { color: var(--soft); font-size: 13px; }
+.notices { border-left: 4px solid #b3261e; margin: 16px 0; font-size: 14px;
+           overflow-wrap: anywhere; }
+.notices .over { color: var(--soft); }
+details { margin-top: 12px; }
+summary { cursor: pointer; color: var(--soft); font-size: 14px; margin-bottom: 10px; }
 .plots { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 12px; }
 figure { margin: 0; padding: 12px 14px 8px; min-width: 0; }
 figure.wide { grid-column: 1 / -1; }
@@ -97,7 +103,9 @@ function report_error(figure, error) {
   line.className = "error";
   line.textContent = "This plot could not be drawn: " + error.message;
 }
-for (const figure of document.querySelectorAll("figure[data-state]")) {
+function draw(figure) {
+  if (figure.dataset.state !== "waiting") return;
+  figure.dataset.state = "drawing";
   try {
     const spec = JSON.parse(figure.querySelector("script").textContent);
     const view = new (load("vega-view").View)(load("vega-parser").parse(spec, look), {
@@ -109,6 +117,19 @@ for (const figure of document.querySelectorAll("figure[data-state]")) {
   } catch (error) {
     report_error(figure, error);
   }
+}
+// Figures in a closed box have no width: they are drawn when it opens. report.html#all opens all.
+for (const box of document.querySelectorAll("details")) {
+  if (location.hash === "#all") box.open = true;
+  box.addEventListener("toggle", () => {
+    if (!box.open) return;
+    box.querySelectorAll("figure").forEach(draw);
+    window.dispatchEvent(new Event("resize"));
+  });
+}
+for (const figure of document.querySelectorAll("figure[data-state]")) {
+  const box = figure.closest("details");
+  if (box === null || box.open) draw(figure);
 }
 )js";
 
@@ -200,6 +221,48 @@ std::string figure_html(const Figure& figure) {
                   inside_script(figure.spec), "</script></figure>\n");
 }
 
+// Figures of one group, the folded ones in a box at the end.
+std::string group_html(const Figure* begin, const Figure* end) {
+    std::string open, folded, titles;
+    std::size_t count = 0;
+    for (const Figure* figure = begin; figure != end; ++figure) {
+        (figure->folded ? folded : open) += figure_html(*figure);
+        if (!figure->folded) continue;
+        titles += (count++ == 0 ? "" : ", ") + figure->title;
+    }
+    std::string out;
+    if (!begin->group.empty()) out += concat("<h2>", escaped(begin->group), "</h2>\n");
+    if (!open.empty()) out += concat("<div class=\"plots\">\n", open, "</div>\n");
+    if (count == 0) return out;
+    return out + concat("<details><summary>", count, " more: ", escaped(titles),
+                        "</summary>\n<div class=\"plots\">\n", folded, "</div></details>\n");
+}
+
+std::string groups_html(const std::vector<Figure>& figures) {
+    std::string out;
+    const Figure* const end = figures.data() + figures.size();
+    for (const Figure* begin = figures.data(); begin != end;) {
+        const Figure* next =
+            std::find_if(begin, end, [&](const Figure& f) { return f.group != begin->group; });
+        out += group_html(begin, next);
+        begin = next;
+    }
+    return out;
+}
+
+std::string notices_html(const std::vector<Notice>& notices) {
+    constexpr std::size_t kMost = 12;
+    std::string out = "<div class=\"card notices\">\n";
+    for (std::size_t i = 0; i < std::min(notices.size(), kMost); ++i) {
+        out += concat("<div", notices[i].open ? "" : " class=\"over\"", ">",
+                      escaped(notices[i].text), "</div>\n");
+    }
+    if (notices.size() > kMost) {
+        out += concat("<div class=\"over\">and ", notices.size() - kMost, " later</div>\n");
+    }
+    return out + "</div>\n";
+}
+
 std::string row_html(const std::vector<std::string>& cells, const char* element) {
     std::string out = "<tr>";
     for (const std::string& cell : cells) {
@@ -241,15 +304,14 @@ std::string to_html(const ReportPage& page, const std::string& vega_directory) {
         }
         body += "</div>\n";
     }
+    if (!page.notices.empty()) body += notices_html(page.notices);
     if (!page.findings.empty()) {
         body += "<ul>\n";
         for (const std::string& text : page.findings)
             body += concat("<li>", escaped(text), "</li>\n");
         body += "</ul>\n";
     }
-    body += "<div class=\"plots\">\n";
-    for (const Figure& figure : page.figures) body += figure_html(figure);
-    body += "</div>\n";
+    body += groups_html(page.figures);
     if (!page.tables.empty()) body += "<h2>Tables</h2>\n";
     for (const PageTable& table : page.tables) body += table_html(table);
     if (!page.sample.empty()) {

@@ -18,6 +18,8 @@ struct Figure {
     std::string spec;       // Vega, JSON; "": the run has no such numbers
     bool wide = false;
     bool raster = false;  // many cells: drawn on a canvas
+    std::string group;    // a heading over it and the figures after it that have the same
+    bool folded = false;  // opened by a click, below the others of its group
 };
 
 struct Fact {
@@ -35,10 +37,16 @@ struct PageTable {
     std::vector<std::vector<std::string>> rows;
 };
 
+struct Notice {
+    std::string text;
+    bool open = true;  // still so at the end
+};
+
 struct ReportPage {
     std::string title;
     std::string subtitle;
     std::vector<Fact> facts;
+    std::vector<Notice> notices;        // what was wrong, above all else
     std::vector<std::string> findings;  // sentences, above the plots
     std::vector<PageTable> tables;      // below the plots
     std::vector<Figure> figures;

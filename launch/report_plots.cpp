@@ -128,6 +128,47 @@ Json hover_mark(const LinePlot& plot) {
             {"encode", {{"update", update}, {"hover", {{"fill", {{"value", "#0000000d"}}}}}}}};
 }
 
+Json mark_values(const std::vector<PlotMark>& marks) {
+    Json values = Json::array();
+    for (const PlotMark& mark : marks) {
+        values.push_back({{"x", mark.from},
+                          {"e", mark.to},
+                          {"text", mark.text},
+                          {"r", mark.first_row},
+                          {"s", mark.last_row + 1}});
+    }
+    return values;
+}
+
+constexpr const char* kMarkColor = "#b3261e";
+
+// A line through the plot where something was first wrong, and a triangle that tells what.
+void add_marks(const std::vector<PlotMark>& marks, Json& spec) {
+    if (marks.empty()) return;
+    const Json x = {{"scale", "x"}, {"field", "x"}};
+    spec["data"].push_back({{"name", "marks"}, {"values", mark_values(marks)}});
+    spec["marks"].push_back({{"type", "rule"},
+                             {"from", {{"data", "marks"}}},
+                             {"interactive", false},
+                             {"encode",
+                              {{"update",
+                                {{"x", x},
+                                 {"y", {{"value", 0}}},
+                                 {"y2", signal("height")},
+                                 {"stroke", {{"value", kMarkColor}}},
+                                 {"strokeDash", {{"value", {3, 3}}}}}}}}});
+    spec["marks"].push_back({{"type", "symbol"},
+                             {"from", {{"data", "marks"}}},
+                             {"encode",
+                              {{"update",
+                                {{"x", x},
+                                 {"y", {{"value", 0}}},
+                                 {"shape", {{"value", "triangle-down"}}},
+                                 {"size", {{"value", 90}}},
+                                 {"fill", {{"value", kMarkColor}}},
+                                 {"tooltip", signal("{title: datum.text}")}}}}}});
+}
+
 // Splits n records into at most `limit` runs of equal length.
 std::size_t bin_length(std::size_t n, std::size_t limit) {
     return std::max<std::size_t>(1, (n + limit - 1) / limit);
@@ -188,6 +229,7 @@ std::string line_plot_spec(const LinePlot& plot) {
                      {"title", plot.unit},
                      {"minExtent", 34}}};
     spec["marks"] = marks;
+    add_marks(plot.marks, spec);
     return spec.dump();
 }
 
@@ -215,11 +257,9 @@ std::string heat_map_spec(const HeatMap& map) {
     for (std::size_t c = 0; c < map.columns.size(); ++c) {
         const double end =
             c + 1 < map.steps.size() ? map.steps[c + 1] : map.steps.back() + last_width;
-        for (std::int64_t row = 0; row < rows; ++row) {
-            const Json v = rounded(map.columns[c][static_cast<std::size_t>(row)]);
-            if (v.is_null()) continue;
-            values.push_back({{"x", map.steps[c]}, {"e", end}, {"r", row}, {"v", v}});
-        }
+        Json column = Json::array();
+        for (const float value : map.columns[c]) column.push_back(rounded(value));
+        values.push_back({{"x", map.steps[c]}, {"e", end}, {"v", column}});
     }
     Json layer_ticks = Json::array();
     Json layer_starts = Json::array();
@@ -231,10 +271,13 @@ std::string heat_map_spec(const HeatMap& map) {
     const std::string heads = std::to_string(map.heads);
 
     Json spec = base_spec(height);
-    spec["data"] = {{{"name", "cells"}, {"values", values}},
+    const Json flatten = {{"type", "flatten"}, {"fields", {"v"}}, {"index", "r"}};
+    spec["data"] = {{{"name", "cells"}, {"values", values}, {"transform", {flatten}}},
                     {{"name", "layers"}, {"values", layer_starts}}};
     const double first = map.steps.empty() ? 0.0 : map.steps.front();
     const double last = map.steps.empty() ? 1.0 : map.steps.back() + last_width;
+    Json colors = {{"data", "cells"}, {"field", "v"}};
+    if (!map.domain.empty()) colors = map.domain;
     spec["scales"] = {{{"name", "x"},
                        {"type", "linear"},
                        {"range", "width"},
@@ -248,7 +291,9 @@ std::string heat_map_spec(const HeatMap& map) {
                       {{"name", "color"},
                        {"type", "linear"},
                        {"range", {{"scheme", "yellowgreenblue"}}},
-                       {"domain", {{"data", "cells"}, {"field", "v"}}},
+                       {"domain", colors},
+                       {"clamp", true},
+                       {"reverse", map.low_is_dark},
                        {"zero", false}}};
     spec["axes"] = {
         step_axis(),
@@ -272,7 +317,8 @@ std::string heat_map_spec(const HeatMap& map) {
                         {"tickCount", 4}}};
     const std::string tooltip = "{title: 'step ' + format(datum.x, ',d'), layer: floor(datum.r / " +
                                 heads + "), head: datum.r % " + heads +
-                                ", value: format(datum.v, '" + map.format + "')}";
+                                ", value: isValid(datum.v) ? format(datum.v, '" + map.format +
+                                "') : 'not finite'}";
     spec["marks"] = {{{"type", "rect"},
                       {"from", {{"data", "cells"}}},
                       {"encode",
@@ -281,7 +327,9 @@ std::string heat_map_spec(const HeatMap& map) {
                           {"x2", {{"scale", "x"}, {"field", "e"}, {"offset", 0.5}}},
                           {"y", {{"scale", "y"}, {"field", "r"}}},
                           {"y2", {{"scale", "y"}, {"signal", "datum.r + 1"}, {"offset", 0.5}}},
-                          {"fill", {{"scale", "color"}, {"field", "v"}}},
+                          {"fill",
+                           {{{"test", "!isValid(datum.v)"}, {"value", kMarkColor}},
+                            {{"scale", "color"}, {"field", "v"}}}},
                           {"tooltip", signal(tooltip)}}}}}},
                      {{"type", "rule"},
                       {"from", {{"data", "layers"}}},
@@ -293,6 +341,24 @@ std::string heat_map_spec(const HeatMap& map) {
                           {"y", {{"scale", "y"}, {"field", "row"}}},
                           {"stroke", {{"value", "white"}}},
                           {"strokeWidth", {{"value", 1.5}}}}}}}}};
+    std::vector<PlotMark> boxes = map.marks;
+    std::erase_if(boxes, [](const PlotMark& mark) { return mark.first_row < 0; });
+    if (!boxes.empty()) {
+        spec["data"].push_back({{"name", "boxes"}, {"values", mark_values(boxes)}});
+        spec["marks"].push_back({{"type", "rect"},
+                                 {"from", {{"data", "boxes"}}},
+                                 {"interactive", false},
+                                 {"encode",
+                                  {{"update",
+                                    {{"x", {{"scale", "x"}, {"field", "x"}}},
+                                     {"x2", {{"scale", "x"}, {"field", "e"}}},
+                                     {"y", {{"scale", "y"}, {"field", "r"}}},
+                                     {"y2", {{"scale", "y"}, {"field", "s"}}},
+                                     {"stroke", {{"value", kMarkColor}}},
+                                     {"strokeWidth", {{"value", 1.5}}},
+                                     {"fill", {{"value", "transparent"}}}}}}}});
+    }
+    add_marks(map.marks, spec);
     return spec.dump();
 }
 
@@ -322,7 +388,8 @@ std::vector<Point> scalar_points(const std::vector<MetricRecord>& records,
 HeatMap table_map(const std::vector<MetricRecord>& records,
                   const std::string& name,
                   bool lowest,
-                  std::size_t limit) {
+                  std::size_t limit,
+                  std::size_t cells) {
     HeatMap map;
     std::vector<std::pair<double, const MetricTable*>> tables;
     for (const MetricRecord& record : records) {
@@ -333,14 +400,17 @@ HeatMap table_map(const std::vector<MetricRecord>& records,
     if (tables.empty()) return map;
     map.layers = tables.front().second->rows;
     map.heads = tables.front().second->columns;
-    const std::size_t length = bin_length(tables.size(), limit);
+    const auto rows = static_cast<std::size_t>(std::max<std::int64_t>(map.layers * map.heads, 1));
+    const std::size_t columns = std::min(limit, std::max<std::size_t>(cells / rows, 24));
+    const std::size_t length = bin_length(tables.size(), columns);
     for (std::size_t begin = 0; begin < tables.size(); begin += length) {
         std::vector<float> column = tables[begin].second->values;
         for (std::size_t i = begin + 1; i < std::min(begin + length, tables.size()); ++i) {
             const std::vector<float>& values = tables[i].second->values;
             for (std::size_t k = 0; k < std::min(column.size(), values.size()); ++k) {
-                column[k] =
-                    lowest ? std::min(column[k], values[k]) : std::max(column[k], values[k]);
+                // NaN stays to be seen.
+                const bool takes = lowest ? values[k] < column[k] : values[k] > column[k];
+                if (takes || std::isnan(values[k])) column[k] = values[k];
             }
         }
         map.steps.push_back(tables[begin].first);

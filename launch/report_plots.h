@@ -22,6 +22,13 @@ struct Series {
     enum class Style { kLine, kPoints, kDashed, kMarked } style = Style::kLine;
 };
 
+// Where something was wrong on the way.
+struct PlotMark {
+    double from, to;  // steps
+    std::string text;
+    std::int64_t first_row = -1, last_row = -1;  // of a heat map; -1: none
+};
+
 struct LinePlot {
     std::vector<Series> series;  // the first one answers the mouse, unless there are marked ones
     std::string unit;            // of the vertical axis
@@ -29,6 +36,7 @@ struct LinePlot {
     enum class Scale { kData, kFromZero, kLog } scale = Scale::kData;
     std::string x_title = "step";
     bool log_x = false;
+    std::vector<PlotMark> marks;
 };
 std::string line_plot_spec(const LinePlot& plot);
 // The plot with its legend; one that says so where the first series has no points.
@@ -42,18 +50,23 @@ struct HeatMap {
     std::vector<std::vector<float>> columns;  // [steps][layers * heads]
     std::string unit;
     std::string format;
+    std::vector<double> domain;  // of the colours: {least, largest}; empty: that of the values
+    bool low_is_dark = false;    // the eye goes to what is dark
+    std::vector<PlotMark> marks;
 };
+// Numbers that are not finite are red.
 std::string heat_map_spec(const HeatMap& map);
 
 // All records' values of one scalar, at most `limit` points: means of equal bins of steps.
 std::vector<Point> scalar_points(const std::vector<MetricRecord>& records,
                                  const std::string& name,
                                  std::size_t limit = 600);
-// The table `name` of all records; several records in one column give their
-// largest value, or the lowest.
+// The table `name` of all records; several records in one column give their largest value, or the lowest.
+// At most `limit` columns, and fewer where there are many heads: `cells` in all, but 24 columns at least.
 HeatMap table_map(const std::vector<MetricRecord>& records,
                   const std::string& name,
                   bool lowest,
-                  std::size_t limit = 120);
+                  std::size_t limit = 120,
+                  std::size_t cells = 24000);
 
 }  // namespace evenkeel

@@ -73,6 +73,7 @@ void RunConfig::visit_fields(ConfigVisitor& v) {
     v.section("schedule", schedule, "the learning rate");
     v.section("optimizer", optimizer, "AdamW");
     v.section("parallel", parallel, "how ranks share the work");
+    v.section("alarms", alarms, "what to do about numbers of a run that are out of bounds");
 }
 
 void RunConfig::validate(int world_size) const {
@@ -82,6 +83,7 @@ void RunConfig::validate(int world_size) const {
     trainer.validate(static_cast<int>(world_size / parallel.tensor_parallel));
     schedule.validate();
     optimizer.validate();
+    alarms.validate();
     EVENKEEL_CHECK_CODE(trainer.seq_len <= model.max_seq_len, code, "config",
                         "trainer.seq_len: got ", trainer.seq_len,
                         ", want at most model.max_seq_len=", model.max_seq_len);

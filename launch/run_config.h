@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "framework/trainer.h"
+#include "model/alarms.h"
 #include "model/language_model.h"
 #include "parallel/process_grid.h"
 
@@ -19,6 +20,7 @@ struct RunConfig {
     ScheduleConfig schedule;
     AdamWConfig optimizer;
     ParallelConfig parallel;
+    AlarmConfig alarms;
     void visit_fields(ConfigVisitor& v);
     // Rules within and across sections, checked before anything is allocated; throws kConfig naming the
     // key to change. world_size: ranks that were started.

@@ -118,8 +118,9 @@ void train_model(RunConfig& config,
     const auto after_step = [&](std::int64_t steps) {
         if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());
     };
-    const TrainResult result = train(model, data, config.trainer, config.schedule, config.optimizer,
-                                     to_json(config), after_step);
+    const TrainResult result =
+        train(model, data, config.trainer, config.schedule, config.optimizer, to_json(config),
+              after_step, alarm_rules(config.alarms, config.model));
     log_info("checkpoint  " + result.checkpoint);
     const std::int64_t stop = config.trainer.stop_at_step;
     if (stop > 0 && stop < config.trainer.steps) {

@@ -1,12 +1,14 @@
-// Per-head max logit and entropy, gathered over the forward passes of a model.
+// What the attention heads of a model do, gathered over its forward passes: the kernels' own numbers, and
+// how large queries and keys are before they are normalised. docs/telemetry.md defines each.
 //
-// L layers, H query heads, P tensor-parallel size.
+// B batch, T positions, L layers, H query heads, K key/value heads, D head width, P tensor-parallel size.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "attention/flash_attention.h"
+#include "attention/tensor_parallel_attention.h"
 #include "framework/metrics.h"
 #include "parallel/process_grid.h"
 
@@ -14,25 +16,39 @@ namespace evenkeel {
 
 class HeadStatistics {
   public:
-    // device: of the statistics that are added.
-    HeadStatistics(std::int64_t num_layers, std::int64_t local_heads, Device device = Device::kCpu);
+    // Of layers like `attention`; device: where their passes are made.
+    HeadStatistics(std::int64_t num_layers,
+                   const AttentionConfig& attention,
+                   std::int64_t local_heads,
+                   std::int64_t local_kv_heads,
+                   Device device = Device::kCpu);
 
-    // Memory for one layer's statistics, [H/P] each.
-    AttentionStats make_stats() const;
-    // Takes in one layer's statistics of a pass over `rows` tokens. The host does not wait.
-    void add(std::size_t layer, const AttentionStats& stats, std::int64_t rows);
+    // Takes in one layer's forward pass over `rows` tokens. The host does not wait.
+    void add(std::size_t layer,
+             const AttentionStats& stats,
+             const AttentionSaved& saved,
+             std::int64_t rows);
     // Counts the tokens of a pass, once for all layers: on the host, so that a replayed pass counts too.
     void count_rows(std::int64_t rows) { rows_ += rows; }
-    // "max_logit" and "entropy" over all ranks, [L, H], of what was added since the last call; empty if
-    // nothing was. Collective; the host waits.
+    // Over all ranks, of what was added since the last call; empty if nothing was:
+    //   [L, H]  max_logit, max_logit_uncapped (with softcap), entropy, entropy_share, saturation,
+    //           q_rms, q_rms_min
+    //   [L, K]  k_rms, k_rms_min
+    // Means weigh passes by their tokens. Collective; the host waits.
     std::vector<MetricTable> reduce(const ProcessGrid& grid);
+
+    // Bytes that a model's statistics take on each rank.
+    static std::size_t bytes(std::int64_t num_layers,
+                             std::int64_t local_heads,
+                             std::int64_t local_kv_heads);
 
   private:
     void clear();
-    std::int64_t num_layers_;
-    std::int64_t local_heads_;
-    Tensor max_logit_;    // [L, H/P]
-    Tensor entropy_sum_;  // [L, H/P], weighted by rows
+
+    AttentionConfig attention_;
+    std::int64_t local_heads_, local_kv_heads_;
+    // Planes of a number for each layer and head, [planes, L, heads]; see cuda/head_statistics.h.
+    Tensor q_max_, q_sum_, k_max_, k_sum_;
     std::int64_t rows_ = 0;
 };
 

@@ -9,6 +9,7 @@
 #include "framework/upload.h"
 #include "model/decoder_block.h"
 #include "model/head_statistics.h"
+#include "model/head_weights.h"
 #include "model/logit_clip.h"
 #include "model/method.h"
 #include "model/rms_norm.h"
@@ -78,7 +79,8 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     if (grid.device() == Device::kCuda) uploads_ = std::make_unique<UploadRing>();
     if (config.telemetry) {
         statistics_ = std::make_unique<HeadStatistics>(
-            config.num_layers, blocks_.front()->attention().local_heads(), grid.device());
+            config.num_layers, config.attention, blocks_.front()->attention().local_heads(),
+            blocks_.front()->attention().local_kv_heads(), grid.device());
     }
 }
 
@@ -142,8 +144,8 @@ Tensor LanguageModel::forward(const Tensor& tokens,
     if (probe != nullptr) probe->check("embedding (forward)", x);
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         AttentionStats stats;
-        if (statistics != nullptr) stats = statistics->make_stats();
-        x = blocks_[layer]->forward(x, layout, saved != nullptr ? saved->blocks[layer] : scratch,
+        DecoderBlockSaved& of_block = saved != nullptr ? saved->blocks[layer] : scratch;
+        x = blocks_[layer]->forward(x, layout, of_block,
                                     statistics != nullptr || for_rules ? &stats : nullptr, probe);
         if (for_rules) {
             const auto at = static_cast<std::int64_t>(layer);
@@ -151,7 +153,9 @@ Tensor LanguageModel::forward(const Tensor& tokens,
                 step_max_logit_.slice(0, at, at + 1).view(stats.max_logit.shape()),
                 config_.attention.softcap > 0.0 ? stats.max_logit_uncapped : stats.max_logit);
         }
-        if (statistics != nullptr) statistics->add(layer, stats, tokens.numel());
+        if (statistics != nullptr) {
+            statistics->add(layer, stats, of_block.attention, tokens.numel());
+        }
     }
     Tensor rstd;
     const Tensor normed = final_norm_ != nullptr ? final_norm_->forward(x, rstd) : x;
@@ -392,7 +396,14 @@ double LanguageModel::data_parallel_mean(double value) {
 
 std::vector<MetricTable> LanguageModel::head_metrics() {
     if (statistics_ == nullptr) return {};
-    return statistics_->reduce(grid_);
+    std::vector<MetricTable> tables = statistics_->reduce(grid_);
+    if (tables.empty()) return tables;
+    std::vector<LayerWeights> layers;
+    for (const auto& block : blocks_) layers.push_back(block->weights());
+    for (MetricTable& table : head_weight_tables(grid_, config_.attention, layers)) {
+        tables.push_back(std::move(table));
+    }
+    return tables;
 }
 
 bool LanguageModel::is_main_rank() const { return grid_.world().rank() == 0; }

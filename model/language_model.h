@@ -66,7 +66,8 @@ class LanguageModel : public TrainableModel {
     // which is not timed.
     double take_exposed_seconds() override;
     double data_parallel_mean(double value) override;
-    // "max_logit" and "entropy" (nats), [L, H]; empty without telemetry or without a forward pass.
+    // The tables of head_statistics.h and head_weights.h; empty without telemetry or without a forward
+    // pass.
     std::vector<MetricTable> head_metrics() override;
     std::string locate_non_finite(const std::vector<Batch>& batches) override;
     void save_state(const std::string& directory) override;

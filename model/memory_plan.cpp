@@ -7,6 +7,7 @@
 
 #include "attention/gain.h"
 #include "framework/parameter_buckets.h"
+#include "model/head_statistics.h"
 #include "model/spectral_norm.h"
 
 namespace evenkeel {
@@ -128,7 +129,11 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     // A step's micro-batches are made at once, on the CPU; a GPU holds one at a time.
     const auto batches = static_cast<std::size_t>(on_gpu ? 1 : shape.micro_batches);
     plan.tables += s.L * 4 * s.T * rotated + batches * 8 * s.N;
-    if (config.telemetry) plan.tables += s.L * 8 * s.heads;
+    if (config.telemetry) {
+        plan.tables += HeadStatistics::bytes(static_cast<std::int64_t>(s.L),
+                                             static_cast<std::int64_t>(s.heads),
+                                             static_cast<std::int64_t>(s.kv_heads));
+    }
 
     const std::size_t in_and_out = s.heads + (s.heads + 2 * s.kv_heads);
     const std::size_t turned = s.normed ? s.heads + s.kv_heads : 0;

@@ -1,5 +1,6 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "model/cuda/elementwise.h"
+#include "model/cuda/head_statistics.h"
 #include "model/cuda/logit_clip.h"
 #include "model/normalized_update_backends.h"
 #include "model/spectral_norm_backends.h"
@@ -36,9 +37,10 @@ void gelu_backward(const Tensor&, const Tensor&, const Tensor&) {
     throw_not_built("gelu_backward");
 }
 void add_in_place(const Tensor&, const Tensor&) { throw_not_built("add_in_place"); }
-void add_head_statistics(const Tensor&, const Tensor&, const Tensor&, const Tensor&, double) {
+void add_head_statistics(const LayerHeads&, const LayerPlanes&) {
     throw_not_built("HeadStatistics::add");
 }
+void head_squares(const Tensor&, const Tensor&) { throw_not_built("head_weight_tables"); }
 void take_maximum(const Tensor&, const Tensor&) { throw_not_built("take_maximum"); }
 void group_maximum(const Tensor&, const Tensor&) { throw_not_built("group_maximum"); }
 void clip_heads(const Tensor&, float, float, const Tensor&, const Tensor&) {

@@ -1,8 +1,6 @@
-// What a training run looks at beside its loss: the attention heads' statistics, and whether a tensor
-// is finite.
+// Whether a tensor is finite.
 //
-// Floor: the statistics are a few hundred numbers, so a launch. The search for what is not finite reads
-// every element once, 16 bytes at a time.
+// Floor: every element is read once, 16 bytes at a time.
 #include "framework/buffer.h"
 #include "framework/chunks_cuda.cuh"
 #include "framework/cuda.h"
@@ -12,20 +10,6 @@ namespace evenkeel::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-
-__global__ void __launch_bounds__(kThreads) head_statistics_kernel(const std::int64_t heads,
-                                                                   const float* max_logit,
-                                                                   const float* entropy,
-                                                                   const float rows,
-                                                                   float* highest,
-                                                                   float* entropy_sum) {
-    const std::int64_t head = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-    if (head >= heads) return;
-    const float now = max_logit[head], before = highest[head];
-    // NaN is kept.
-    if (!(now <= before) && before == before) highest[head] = now;
-    entropy_sum[head] += entropy[head] * rows;
-}
 
 // `words` of 32 bits hold one or two elements each, whose exponents are the bits of low and high; an
 // element is not finite when its exponent is all ones. `rest` is 1 where half a word is left.
@@ -66,19 +50,6 @@ Exponents exponents_of(DType dtype) {
 }
 
 }  // namespace
-
-void add_head_statistics(const Tensor& highest,
-                         const Tensor& entropy_sum,
-                         const Tensor& max_logit,
-                         const Tensor& entropy,
-                         double rows) {
-    constexpr const char* kOp = "HeadStatistics::add";
-    const std::int64_t heads = highest.numel();
-    launch(kOp, head_statistics_kernel,
-           {grid_size(kOp, (heads + kThreads - 1) / kThreads), dim3(kThreads)}, heads,
-           max_logit.data<float>(), entropy.data<float>(), static_cast<float>(rows),
-           highest.data<float>(), entropy_sum.data<float>());
-}
 
 bool all_finite(const Tensor& tensor) {
     constexpr const char* kOp = "all_finite";

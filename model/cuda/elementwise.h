@@ -1,5 +1,5 @@
-// The CUDA back end of model/elementwise.h, head_statistics.h and finite_probe.h: arguments have been
-// checked, and none is empty.
+// The CUDA back end of model/elementwise.h and finite_probe.h: arguments have been checked,
+// and none is empty.
 #pragma once
 
 #include "framework/tensor.h"
@@ -20,13 +20,6 @@ void swiglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgat
 void gelu_forward(const Tensor& x, const Tensor& y);
 void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx);
 void add_in_place(const Tensor& y, const Tensor& x);
-
-// highest and entropy_sum [H] take in max_logit and entropy [H] of one pass over `rows` tokens.
-void add_head_statistics(const Tensor& highest,
-                         const Tensor& entropy_sum,
-                         const Tensor& max_logit,
-                         const Tensor& entropy,
-                         double rows);
 
 // Of a contiguous tensor of floats. The host waits.
 bool all_finite(const Tensor& tensor);

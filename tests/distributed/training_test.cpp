@@ -185,25 +185,35 @@ TEST(DistributedModelTest, CommunicatesFourTimesALayerAndNeverForTheNorm) {
 }
 
 TEST(DistributedModelTest, HeadMetricsEqualThoseOfOneRank) {
-    const ModelConfig config = test_model();
-    const SoloGrid solo;
-    LanguageModel one(solo.grid, config, 1);
-    const Batch batch = random_batch(4, 17, config.vocab_size, 3);
-    testing::forward_backward(one, batch);
-    const auto want = one.head_metrics();
-    for (const GridShape& shape : grid_shapes()) {
-        const ProcessGrid grid = make_grid(shape);
-        SCOPED_TRACE(name_of(grid));
-        LanguageModel many(grid, config, 1);
-        testing::forward_backward(many, part_of(batch, grid));
-        const auto got = many.head_metrics();
-        for (std::size_t table = 0; table < 2; ++table) {
-            EXPECT_EQ(got[table].name, want[table].name);
-            EXPECT_EQ(got[table].columns, 8);
-            for (std::size_t i = 0; i < want[table].values.size(); ++i) {
-                EXPECT_NEAR(got[table].values[i], want[table].values[i],
-                            1e-4 * std::abs(want[table].values[i]))
-                    << got[table].name << " " << i;
+    for (const auto kind : {QkNormConfig::Kind::kRms, QkNormConfig::Kind::kNone}) {
+        ModelConfig config = test_model();
+        config.attention.qk_norm.kind = kind;
+        const SoloGrid solo;
+        LanguageModel one(solo.grid, config, 1);
+        testing::randomize_gains(one);
+        const Batch batch = random_batch(4, 17, config.vocab_size, 3);
+        testing::forward_backward(one, batch);
+        const auto want = one.head_metrics();
+        for (const GridShape& shape : grid_shapes()) {
+            const ProcessGrid grid = make_grid(shape);
+            SCOPED_TRACE(name_of(grid));
+            LanguageModel many(grid, config, 1);
+            testing::randomize_gains(many);
+            testing::forward_backward(many, part_of(batch, grid));
+            const auto got = many.head_metrics();
+            ASSERT_EQ(got.size(), want.size());
+            for (std::size_t table = 0; table < want.size(); ++table) {
+                EXPECT_EQ(got[table].name, want[table].name);
+                const bool of_keys = got[table].name.find('k') == 0 || got[table].name == "wk_norm";
+                EXPECT_EQ(got[table].columns,
+                          of_keys ? config.attention.num_kv_heads : config.attention.num_heads)
+                    << got[table].name;
+                ASSERT_EQ(got[table].values.size(), want[table].values.size());
+                for (std::size_t i = 0; i < want[table].values.size(); ++i) {
+                    EXPECT_NEAR(got[table].values[i], want[table].values[i],
+                                1e-4 * std::abs(want[table].values[i]))
+                        << got[table].name << " " << i;
+                }
             }
         }
     }

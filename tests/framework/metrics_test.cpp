@@ -252,6 +252,41 @@ std::vector<std::pair<std::string, float>> read_events(const std::string& path) 
     return scalars;
 }
 
+TEST(MetricsTest, AlarmsAreReadAsTheyWereWritten) {
+    MetricRecord record = record_of(7);
+    AlarmEvent event;
+    event.alarm = "hot";
+    event.metric = "max_logit";
+    event.row = 1, event.column = 2;
+    event.value = std::numeric_limits<double>::infinity();
+    event.threshold = 100.0;
+    event.since = 5, event.count = 2, event.of = 6;
+    event.action = AlarmAction::kCheckpoint;
+    event.text = "a \"line\"";
+    record.alarms = {event, {}};
+    const TemporaryDirectory directory;
+    write_file_atomically(directory.file("m"), to_json_line(record) + "\n");
+    const auto read = read_metrics(directory.file("m"));
+    ASSERT_EQ(read.size(), 1u);
+    EXPECT_EQ(read[0].tables.size(), record.tables.size());
+    ASSERT_EQ(read[0].alarms.size(), 2u);
+    const AlarmEvent& got = read[0].alarms[0];
+    EXPECT_EQ(got.alarm, event.alarm);
+    EXPECT_EQ(got.metric, event.metric);
+    EXPECT_TRUE(got.raised);
+    EXPECT_EQ(got.row, 1);
+    EXPECT_EQ(got.column, 2);
+    EXPECT_EQ(got.value, event.value);
+    EXPECT_EQ(got.threshold, 100.0);
+    EXPECT_EQ(got.since, 5);
+    EXPECT_EQ(got.count, 2);
+    EXPECT_EQ(got.of, 6);
+    EXPECT_EQ(got.action, AlarmAction::kCheckpoint);
+    EXPECT_EQ(got.text, event.text);
+    EXPECT_EQ(read[0].alarms[1].row, -1);
+    EXPECT_EQ(to_json_line(read[0]), to_json_line(record));
+}
+
 TEST(TensorboardTest, EventFilesHoldScalarsAndTheTablesRows) {
     const TemporaryDirectory directory;
     MetricWriter(directory.path()).write(record_of(1));
@@ -266,8 +301,10 @@ TEST(TensorboardTest, EventFilesHoldScalarsAndTheTablesRows) {
         {"loss", 1.25f},
         {"lr", 0.003f},
         {"max_logit_max/layer_0", 1.5f},
+        {"max_logit_min/layer_0", -2.0f},
         {"max_logit_mean/layer_0", static_cast<float>((1.5 - 2.0 + 0.1f) / 3.0)},
         {"max_logit_max/layer_1", 6.0f},
+        {"max_logit_min/layer_1", 4.0f},
         {"max_logit_mean/layer_1", 5.0f}};
     EXPECT_EQ(read_events(path), want);
 }

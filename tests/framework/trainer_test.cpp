@@ -63,13 +63,16 @@ class BigramTable : public TrainableModel {
     double data_parallel_mean(double value) override { return value; }
     double take_exposed_seconds() override { return std::exchange(waited_, 0.0); }
     std::vector<MetricTable> head_metrics() override {
-        return {{"max_logit", 1, 2, {1.5f, 2.5f}}, {"entropy", 1, 2, {0.5f, 1.5f}}};
+        ++tables_asked;
+        return {{"max_logit", 1, 2, {1.5f, second_head}, MetricTable::Summary::kMax},
+                {"entropy", 1, 2, {0.5f, 1.5f}, MetricTable::Summary::kMean}};
     }
     std::string locate_non_finite(const std::vector<Batch>& batches) override {
         located += static_cast<int>(batches.size());
         return "table (gradient)";
     }
     void save_state(const std::string& directory) override {
+        if (!main_) return;
         write_safetensors(directory + "/state.safetensors", {{"table", table_.master},
                                                              {"exp_avg", table_.exp_avg},
                                                              {"exp_avg_sq", table_.exp_avg_sq}});
@@ -92,8 +95,10 @@ class BigramTable : public TrainableModel {
     Parameter& table() { return table_; }
     std::vector<Tensor> seen, evaluated;  // tokens of each call
     std::function<bool(int)> spoil;       // whether forward_backward call n (from 1) goes wrong
-    int located = 0;                      // micro-batches looked through
-    int size = 256;                       // as the description says
+    int tables_asked = 0;
+    float second_head = 2.5f;   // its max_logit
+    int located = 0;            // micro-batches looked through
+    int size = 256;             // as the description says
     double wait_of_pass = 0.0;  // seconds for other ranks, forward and backward or forward
 
   private:
@@ -142,7 +147,7 @@ class TrainerTest : public ::testing::Test {
     }
     TrainResult run(TrainableModel& model, const std::string& name) {
         config_.run_dir = files_.file(name);
-        return train(model, data(), config_, schedule_, optimizer_, "{}\n");
+        return train(model, data(), config_, schedule_, optimizer_, "{}\n", {}, alarms_);
     }
     // The message and code of the error that running throws.
     Error failure(TrainableModel& model, const std::string& name) {
@@ -155,6 +160,7 @@ class TrainerTest : public ::testing::Test {
     }
 
     TemporaryDirectory files_;
+    std::vector<AlarmRule> alarms_;
     TrainerConfig config_;
     ScheduleConfig schedule_;
     AdamWConfig optimizer_;
@@ -394,12 +400,101 @@ TEST_F(TrainerTest, RecordsEveryNumberOfARun) {
     for (const auto& scalar : records.back().scalars) names.push_back(scalar.first);
     EXPECT_EQ(names, (std::vector<std::string>{"loss", "lr", "grad_norm", "tokens_per_second",
                                                "validation_loss", "max_logit_max", "entropy_mean",
-                                               "skipped"}));
+                                               "grad_norm_deviations", "loss_spike_score",
+                                               "grad_norm_spike_score", "skipped"}));
     EXPECT_EQ(records.back().scalars[4].second, result.validation_loss);
     EXPECT_EQ(records.back().scalars[5].second, 2.5);  // the largest head
     EXPECT_EQ(records.back().scalars[6].second, 1.0);  // the mean head
     ASSERT_EQ(records.back().tables.size(), 2u);
     EXPECT_EQ(records.back().tables[0].values, (std::vector<float>{1.5f, 2.5f}));
+}
+
+TEST_F(TrainerTest, AsksForHeadTablesInTheirOwnInterval) {
+    BigramTable model;
+    config_.steps = 7;
+    config_.log_interval = 2;
+    config_.telemetry_interval = 3;
+    run(model, "run");
+    std::string story;
+    for (const auto& record : read_metrics(files_.file("run") + "/metrics.jsonl")) {
+        story += concat(record.step, record.tables.empty() ? " " : "t ");
+    }
+    EXPECT_EQ(story, "2 3t 4 6t 7t ");
+    EXPECT_EQ(model.tables_asked, 3);
+}
+
+AlarmRule rule_of(const char* name, AlarmAction action, double threshold, std::int64_t records) {
+    AlarmRule rule;
+    rule.name = name;
+    rule.metric = "max_logit";
+    rule.setting = {action, threshold, records};
+    return rule;
+}
+
+TEST_F(TrainerTest, AnAlarmIsRecordedAndWritesACheckpoint) {
+    BigramTable model;
+    config_.steps = 6;
+    alarms_ = {rule_of("low", AlarmAction::kWarn, 2.0, 2),
+               rule_of("high", AlarmAction::kWarn, 3.0, 1),
+               rule_of("saves", AlarmAction::kCheckpoint, 2.0, 4)};
+    ::testing::internal::CaptureStderr();
+    run(model, "run");
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    const std::string line =
+        "alarm low: max_logit of row 0 column 1 is 2.5, above 2, since step 1 (1 of 2)";
+    EXPECT_NE(log.find(line), std::string::npos) << log;
+    EXPECT_EQ(log.find(line), log.rfind(line)) << "once";
+    const auto records = read_metrics(files_.file("run") + "/metrics.jsonl");
+    ASSERT_EQ(records.size(), 6u);
+    ASSERT_EQ(records[1].alarms.size(), 1u);
+    const AlarmEvent& event = records[1].alarms[0];
+    EXPECT_EQ(event.alarm, "low");
+    EXPECT_EQ(event.text, line);
+    EXPECT_EQ(event.column, 1);
+    EXPECT_EQ(event.value, 2.5);
+    EXPECT_EQ(event.since, 1);
+    EXPECT_EQ(event.action, AlarmAction::kWarn);
+    ASSERT_EQ(records[3].alarms.size(), 1u);
+    EXPECT_EQ(records[3].alarms[0].action, AlarmAction::kCheckpoint);
+    EXPECT_EQ(records.back().scalars.back(),
+              (std::pair<std::string, double>{"alarms_active", 2.0}));
+    EXPECT_TRUE(std::filesystem::exists(files_.file("run") + "/checkpoints/step_00000004"));
+    EXPECT_FALSE(std::filesystem::exists(files_.file("run") + "/checkpoints/step_00000003"));
+}
+
+TEST_F(TrainerTest, AnAlarmEndsARunAfterACheckpointThatCanBeResumed) {
+    alarms_ = {rule_of("ends", AlarmAction::kEnd, 2.0, 3)};
+    BigramTable model;
+    const Error error = failure(model, "run");
+    EXPECT_EQ(error.exit_status(), 1);
+    EXPECT_NE(std::string(error.what()).find("step 3: alarm ends: max_logit"), std::string::npos)
+        << error.what();
+    EXPECT_TRUE(std::filesystem::exists(files_.file("run") + "/checkpoints/step_00000003"));
+
+    // What is known is not told again, until it was over.
+    BigramTable again;
+    config_.resume = true;
+    const TrainResult result = run(again, "run");
+    EXPECT_EQ(result.steps, 17);
+}
+
+TEST_F(TrainerTest, ARunThatResumesCountsOnFromTheRecordsBefore) {
+    alarms_ = {rule_of("ends", AlarmAction::kEnd, 2.0, 5)};
+    config_.stop_at_step = 3;
+    BigramTable model, again;
+    run(model, "run");
+    config_.stop_at_step = 0;
+    config_.resume = true;
+    const Error error = failure(again, "run");
+    EXPECT_NE(std::string(error.what()).find("since step 1"), std::string::npos) << error.what();
+    EXPECT_TRUE(std::filesystem::exists(files_.file("run") + "/checkpoints/step_00000005"));
+}
+
+TEST_F(TrainerTest, RanksThatAreNotTheMainOneEndTheRunToo) {
+    alarms_ = {rule_of("ends", AlarmAction::kEnd, 2.0, 3)};
+    BigramTable model(1, 2, false);
+    config_.micro_batch_size = 4;
+    EXPECT_THROW(run(model, "run"), AlarmError);
 }
 
 TEST_F(TrainerTest, CountsAsExposedOnlyWhatAStepWaited) {

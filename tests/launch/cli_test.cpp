@@ -98,9 +98,25 @@ TEST(CliTest, ResultThatCannotBeWrittenIsAFailure) {
 TEST(CliTest, RunWhoseLossIsNotANumberEndsWithItsReport) {
     const TinyRun tiny;
     const Outcome outcome =
-        run_evenkeel(tiny.train("--set schedule.peak_lr=1e30 --set trainer.non_finite=skip"));
+        run_evenkeel(tiny.train("--set schedule.peak_lr=1e30 --set trainer.non_finite=skip "
+                                "--set alarms.max_logit_critical.action=none"));
     EXPECT_EQ(outcome.status, 0) << outcome.output;
     EXPECT_NE(outcome.output.find("the step is skipped"), std::string::npos) << outcome.output;
+}
+
+TEST(CliTest, AnAlarmCanEndARunThatCanThenBeResumed) {
+    const TinyRun tiny;
+    const std::string rule =
+        "--set alarms.logit_bound.threshold=0.5 --set alarms.logit_bound.action=end";
+    const Outcome ended = run_evenkeel(tiny.train(rule));
+    expect_refusal(ended, {1,
+                           {"step 1: alarm logit_bound: logit_bound of layer 0 head 0 is",
+                            "above 0.5, since step 1", "docs/telemetry.md"}});
+    const Outcome resumed = run_evenkeel(tiny.train(rule + " --set trainer.resume=true"));
+    EXPECT_EQ(resumed.status, 0) << resumed.output;
+    EXPECT_EQ(resumed.output.find("alarm logit_bound"), std::string::npos) << resumed.output;
+    expect_refusal(run_evenkeel(tiny.train("--set alarms.entropy.records=0")),
+                   {2, {"alarms.entropy.records: got 0"}});
 }
 
 TEST(CliTest, ResumingWithUnworkableSettingsLeavesTheRunAsItWas) {

@@ -2,10 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "framework/checkpoint.h"
+#include "launch/report_heads.h"
 #include "launch/report_plots.h"
 #include "tests/launch/command_line.h"
 
@@ -26,6 +28,15 @@ std::size_t count(const std::string& text, const std::string& what) {
     return n;
 }
 
+AlarmEvent raised(const char* metric, std::int64_t row, std::int64_t column) {
+    AlarmEvent event;
+    event.alarm = event.metric = metric;
+    event.row = row, event.column = column;
+    event.since = 4;
+    event.text = concat("alarm ", metric, ": <out of bounds>");
+    return event;
+}
+
 // A run of `steps` steps with two layers of four heads, as train leaves it, without training.
 void write_run(const std::string& directory, int steps) {
     std::filesystem::create_directories(directory);
@@ -36,9 +47,22 @@ void write_run(const std::string& directory, int steps) {
         record.scalars.emplace_back("grad_norm", 0.5);
         record.scalars.emplace_back("tokens_per_second", 1e4 + step);
         if (step % 4 == 0) record.scalars.emplace_back("validation_loss", 5.1 / step);
-        record.tables = {
-            {"max_logit", 2, 4, {1, 2, 3, 4, 5, 6, 7, 8.0f * static_cast<float>(step)}},
-            {"entropy", 2, 4, {1, 2, 3, 4, 3, 2, 1, 0}}};
+        const auto now = static_cast<float>(step);
+        record.tables = {{"max_logit", 2, 4, {1, 2, 3, 4, 5, 6, 7, 8.0f * now}},
+                         {"logit_bound", 2, 4, {9, 9, 9, 9, 9, 9, 9, 9.0f * now}},
+                         {"entropy", 2, 4, {1, 2, 3, 4, 3, 2, 1, 0}},
+                         {"entropy_share", 2, 4, {0.5f, 1, 1, 1, 0.1f, 0.2f, NAN, 0}},
+                         {"q_gain_rms", 2, 4, {1, 1, 1, 1, 1, 1, 1, 0.3f * now}},
+                         {"q_gain_max", 2, 4, {1, 1, 1, 1, 1, 1, 1, 2}},
+                         {"k_gain_rms", 2, 2, {1, 1, 1, 0.3f * now}},
+                         {"q_rms", 2, 4, {1, 2, 3, 4, 5, 6, 7, 8}},
+                         {"k_rms_min", 2, 2, {1, 2, 3, 4}}};
+        if (step == 5)
+            record.alarms = {raised("logit_bound", 1, 3), raised("entropy_share", 1, -1)};
+        if (step == 7) {
+            record.alarms = {raised("logit_bound", 1, 3)};
+            record.alarms[0].raised = false;
+        }
         lines += to_json_line(record) + "\n";
     }
     write_file_atomically(directory + "/metrics.jsonl", lines);
@@ -119,26 +143,106 @@ TEST_F(ReportPageTest, IsSelfContainedAndEscapesWhatItShows) {
     EXPECT_NE(page.find("1,234,567"), std::string::npos);
 }
 
-TEST_F(ReportPageTest, DrawsEveryPlotInABrowser) {
+// What a browser of that width makes of the page with all boxes opened: "drawn=17 ...", and its messages.
+testing::Outcome browse(const testing::TemporaryDirectory& directory,
+                        const std::string& page,
+                        int width) {
+    // In a frame, because windows have a least width.
+    const std::string frame = directory.file("frame.html");
+    write_file_atomically(frame, concat("<body><iframe src=\"file://", page, "#all\" width=", width,
+                                        " height=900 style=\"border: 0\"></iframe><script>", R"(
+        setTimeout(() => {
+            const window = document.querySelector("iframe").contentWindow;
+            const count = what => window.document.querySelectorAll(what).length;
+            const state = name => name + "=" + count("figure[data-state=" + name + "]") + " ";
+            document.body.textContent = "found " + state("drawn") + state("error") +
+                state("waiting") + state("drawing") + "svg=" + count(".plot svg") + " canvas=" +
+                count(".plot canvas") + " width=" + window.innerWidth + " of " +
+                window.document.documentElement.scrollWidth + ".";
+        }, 6000))",
+                                        "</script></body>"));
+    return testing::run_command(
+        concat("HOME=", directory.file("home"),
+               " chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=12000"
+               " --allow-file-access-from-files --enable-logging=stderr"
+               " --window-size=1300,1000 --dump-dom file://",
+               frame));
+}
+
+TEST_F(ReportPageTest, DrawsEveryPlotInABrowserOfAnyWidth) {
     if (testing::run_command("command -v chromium").status != 0) {
-        GTEST_SKIP() << "needs chromium";
+        GTEST_SKIP() << "needs chromium: apt-get install chromium";
     }
     const std::string other = directory_.file("other");
     write_run(other, 4);
     const std::string page = write_report({run_, other, ""});
-    const testing::Outcome browser = testing::run_command(
-        "HOME=" + directory_.file("home") +
-        " chromium --headless --no-sandbox --disable-gpu --virtual-time-budget=10000"
-        " --enable-logging=stderr --dump-dom file://" +
-        page);
-    ASSERT_EQ(browser.status, 0) << browser.output;
-    EXPECT_EQ(count(browser.output, ":CONSOLE"), 0u) << browser.output.substr(0, 4000);
-    EXPECT_EQ(count(browser.output, "data-state=\"drawn\""), 8u);
-    EXPECT_EQ(count(browser.output, "data-state=\"error\""), 0u);
-    EXPECT_EQ(count(browser.output, "class=\"error\""), 0u);
-    // Six line plots are drawn as vectors, two heat maps as pixels.
-    EXPECT_EQ(count(browser.output, "<svg"), 6u);
-    EXPECT_EQ(count(browser.output, "<canvas"), 2u);
+    for (const int width : {1200, 400}) {
+        SCOPED_TRACE(width);
+        const testing::Outcome browser = browse(directory_, page, width);
+        ASSERT_EQ(browser.status, 0) << browser.output;
+        EXPECT_EQ(count(browser.output, ":CONSOLE"), 0u) << browser.output.substr(0, 4000);
+        // Loss, learning rate, gradient norm, speed and a line plot for each of four groups as vectors;
+        // nine tables as pixels.
+        const std::string want = concat(
+            "found drawn=17 error=0 waiting=0 drawing=0 svg=8 canvas=9 width=", width, " of ");
+        const std::size_t at = browser.output.find(want);
+        ASSERT_NE(at, std::string::npos)
+            << "want " << want << "\n"
+            << browser.output.substr(
+                   std::min(browser.output.find("found drawn"), browser.output.size()), 120);
+        // Beside a bar for scrolling down: nothing to scroll sideways.
+        EXPECT_LE(std::stoi(browser.output.substr(at + want.size())), width);
+    }
+}
+
+TEST_F(ReportPageTest, TellsOfAlarmsAboveAllElse) {
+    const std::string page = read_file(write_report({run_, "", ""}));
+    const std::size_t over =
+        page.find("step 5: alarm logit_bound: &lt;out of bounds&gt;; over at step 7");
+    const std::size_t open = page.find("step 5: alarm entropy_share: &lt;out of bounds&gt;</div>");
+    EXPECT_NE(over, std::string::npos);
+    EXPECT_NE(open, std::string::npos);
+    EXPECT_LT(open, page.find("<figure"));
+}
+
+TEST(ReportHeadsTest, AlarmsLastUntilTheyAreOver) {
+    std::vector<MetricRecord> records(4);
+    for (int i = 0; i < 4; ++i) records[i].step = 10 * (i + 1);
+    records[0].alarms = {raised("x", 2, 3)};
+    records[1].alarms = {raised("x", 2, 3), raised("y", -1, -1)};
+    records[1].alarms[0].raised = false;
+    const auto of_x = alarm_marks(records, {"x"});
+    ASSERT_EQ(of_x.size(), 1u);
+    EXPECT_EQ(of_x[0].from, 4.0) << "where it was first out of bounds";
+    EXPECT_EQ(of_x[0].to, 20.0);
+    const auto all = alarm_marks(records);
+    ASSERT_EQ(all.size(), 2u);
+    EXPECT_EQ(all[1].to, 40.0) << "not over: to the last record";
+    EXPECT_TRUE(alarm_notices(records)[1].open);
+    EXPECT_FALSE(alarm_notices(records)[0].open);
+}
+
+TEST(ReportHeadsTest, ManyHeadsGetFewerColumns) {
+    std::vector<MetricRecord> records(500);
+    for (int i = 0; i < 500; ++i) {
+        records[i].step = i + 1;
+        records[i].tables = {{"x", 10, 50, std::vector<float>(500, 1.0f)}};
+    }
+    EXPECT_LE(table_map(records, "x", false).columns.size(), 24000u / 500u);
+    EXPECT_EQ(table_map(records, "x", false, 120, 100).columns.size(), 24u);
+}
+
+TEST(ReportHeadsTest, ANanInABinStays) {
+    std::vector<MetricRecord> records(4);
+    for (int i = 0; i < 4; ++i) {
+        records[i].step = i + 1;
+        records[i].tables = {{"x", 1, 1, {i == 1 ? NAN : static_cast<float>(i)}}};
+    }
+    for (const bool lowest : {true, false}) {
+        const HeatMap map = table_map(records, "x", lowest, 2);
+        EXPECT_TRUE(std::isnan(map.columns[0][0]));
+        EXPECT_EQ(map.columns[1][0], lowest ? 2.0f : 3.0f);
+    }
 }
 
 TEST_F(ReportPageTest, SaysSoWhenNumbersWereNotRecorded) {

@@ -1,0 +1,24 @@
+// What a model's weights say of its attention heads: gains, the bound that they put on logits, and how
+// large the rows of W_q and W_k are. docs/telemetry.md defines each.
+//
+// L layers, H query heads, K key/value heads.
+#pragma once
+
+#include <vector>
+
+#include "attention/attention_config.h"
+#include "framework/metrics.h"
+#include "model/weight_rule.h"
+#include "parallel/process_grid.h"
+
+namespace evenkeel {
+
+//   [L, H]  q_gain_min, q_gain_max, q_gain_rms where q has gains; logit_bound where something bounds the
+//           logits; wq_norm
+//   [L, K]  k_gain_min, k_gain_max, k_gain_rms where k has gains; wk_norm
+// Collective over the TP group; the host waits.
+std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
+                                            const AttentionConfig& attention,
+                                            const std::vector<LayerWeights>& layers);
+
+}  // namespace evenkeel

@@ -1,0 +1,70 @@
+#include "model/alarms.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace evenkeel {
+namespace {
+
+// "name:metric:threshold" of the rules.
+std::string rules_of(const ModelConfig& model, const AlarmConfig& config = {}) {
+    std::string text;
+    for (const AlarmRule& rule : alarm_rules(config, model)) {
+        char threshold[32];
+        std::snprintf(threshold, sizeof threshold, "%.3g", rule.setting.threshold);
+        text += concat(rule.name, ":", rule.metric, ":", threshold, " ");
+    }
+    return text;
+}
+
+TEST(AlarmRulesTest, WatchLogitsOfPlainAttentionAndTheBoundOfANorm) {
+    ModelConfig model;
+    model.attention.qk_norm.kind = QkNormKind::kNone;
+    EXPECT_EQ(rules_of(model),
+              "max_logit:max_logit:100 max_logit_critical:max_logit:1e+04 "
+              "logit_growth:max_logit:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
+              "gradient_norm:grad_norm_deviations:6 ");
+    model.attention.softcap = 50.0;
+    EXPECT_EQ(rules_of(model).substr(0, 33), "max_logit:max_logit_uncapped:100 ");
+    model.attention.softcap = 0.0;
+    model.attention.qk_norm.kind = QkNormKind::kRms;
+    EXPECT_EQ(rules_of(model),
+              "max_logit_critical:max_logit:1e+04 logit_bound:logit_bound:100 "
+              "logit_growth:logit_bound:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
+              "q_gain_drift:q_gain_max:4 k_gain_drift:k_gain_max:4 "
+              "small_q:q_rms_min:0.00316 small_k:k_rms_min:0.00316 "
+              "gradient_norm:grad_norm_deviations:6 ");
+}
+
+TEST(AlarmRulesTest, CompareRowsWithTheEpsOfTheirNorm) {
+    ModelConfig model;
+    model.attention.qk_norm.kind = QkNormKind::kL2;
+    model.attention.qk_norm.eps = 1e-4;
+    model.attention.head_dim = 64;
+    for (const AlarmRule& rule : alarm_rules({}, model)) {
+        // rms^2 D < 10 eps
+        if (rule.name == "small_q") {
+            EXPECT_NEAR(rule.setting.threshold, std::sqrt(1e-3 / 64), 1e-12);
+        }
+    }
+    model.attention.qk_norm.eps = 0.0;
+    EXPECT_EQ(rules_of(model).find("small_q"), std::string::npos);
+}
+
+TEST(AlarmRulesTest, NameTheSettingThatIsWrong) {
+    AlarmConfig config;
+    config.validate();
+    config.saturation.records = 0;
+    try {
+        config.validate();
+        FAIL() << "no error";
+    } catch (const Error& error) {
+        EXPECT_NE(std::string(error.what()).find("alarms.saturation.records: got 0"),
+                  std::string::npos)
+            << error.what();
+    }
+}
+
+}  // namespace
+}  // namespace evenkeel
