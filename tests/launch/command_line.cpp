@@ -3,12 +3,16 @@
 #include <sys/wait.h>
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
+
+#include "framework/checkpoint.h"
 
 namespace evenkeel::testing {
 
-Outcome run_command(const std::string& command) {
-    const std::string limited = "timeout 60 sh -c '" + command + "' 2>&1";
+Outcome run_command(const std::string& command, int limit_seconds) {
+    const std::string limited =
+        "timeout " + std::to_string(limit_seconds) + " sh -c '" + command + "' 2>&1";
     FILE* pipe = ::popen(limited.c_str(), "r");
     if (pipe == nullptr) throw std::runtime_error("popen failed: " + command);
     Outcome outcome;
@@ -21,8 +25,17 @@ Outcome run_command(const std::string& command) {
     return outcome;
 }
 
-Outcome run_evenkeel(const std::string& arguments) {
-    return run_command(std::string(EVENKEEL_PROGRAM) + " " + arguments);
+Outcome run_evenkeel(const std::string& arguments, int limit_seconds) {
+    return run_command(std::string(EVENKEEL_PROGRAM) + " " + arguments, limit_seconds);
+}
+
+nlohmann::json results_of(const std::string& study,
+                          const std::string& directory,
+                          const std::string& settings) {
+    const Outcome outcome =
+        run_evenkeel("study " + study + " --out " + directory + " " + settings, 110);
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    return nlohmann::json::parse(read_file(directory + "/results.json"));
 }
 
 Outcome open_page(const TemporaryDirectory& home, const std::string& page) {

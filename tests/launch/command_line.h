@@ -1,6 +1,7 @@
 // Runs the built program as a user would.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "tests/support/temporary_directory.h"
@@ -12,10 +13,15 @@ struct Outcome {
     std::string output;  // both streams
 };
 
-// Runs a shell command with a time limit of a minute (status 124 when it is exceeded).
-Outcome run_command(const std::string& command);
+// Runs a shell command with a time limit (status 124 when it is exceeded).
+Outcome run_command(const std::string& command, int limit_seconds = 60);
 // Runs the evenkeel program: run_evenkeel("train --config x.json").
-Outcome run_evenkeel(const std::string& arguments);
+Outcome run_evenkeel(const std::string& arguments, int limit_seconds = 60);
+
+// Runs a study with its files in `directory`; returns its results.json.
+nlohmann::json results_of(const std::string& study,
+                          const std::string& directory,
+                          const std::string& settings = "");
 
 // Opens a page in chromium without a window; the output is its console's messages and the page as it stands when all
 // scripts have run.
