@@ -98,6 +98,7 @@ class LrSweep final : public Study {
         outcome.tables = {summary_table(),
                           points_table("loss", "final held-out loss, nats a byte", "%.4f"),
                           points_table("max_logit", "largest logit in any step", "%.4g"),
+                          points_table("max_logit_uncapped", "the same before a softcap", "%.4g"),
                           points_table("entropy", "mean entropy of the last step, nats", "%.3f"),
                           failures_table()};
         if (outcome.tables.back().rows.empty()) outcome.tables.pop_back();

@@ -81,6 +81,10 @@ const MetricTable* table_named(const std::vector<MetricTable>& tables, const cha
     return nullptr;
 }
 
+double largest_of(const MetricTable& table) {
+    return *std::max_element(table.values.begin(), table.values.end());
+}
+
 double seconds_of_thread() {
     timespec now{};
     ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -177,6 +181,7 @@ PointResult train_rig(const RigConfig& rig,
     result.numbers["parameters"] = static_cast<double>(parameter_count(config));
     result.numbers["initial_loss"] = evaluate(model, data, rig.eval_sequences, rig.batch);
     double& highest = result.numbers["max_logit"] = -std::numeric_limits<double>::infinity();
+    double& uncapped = result.numbers["max_logit_uncapped"] = highest;
     const std::int64_t last = rig.stop > 0 ? rig.stop : rig.steps;
     LanguageModel* active = &model;
     bool finite = true;
@@ -193,10 +198,13 @@ PointResult train_rig(const RigConfig& rig,
         result.curves["loss"].push_back({x, loss});
         const std::vector<MetricTable> tables = active->head_metrics();
         if (const MetricTable* logits = table_named(tables, "max_logit")) {
-            const double largest = *std::max_element(logits->values.begin(), logits->values.end());
+            const double largest = largest_of(*logits);
             result.curves["max_logit"].push_back({x, largest});
             result.numbers["last_max_logit"] = largest;
             highest = std::max(highest, largest);
+            // A table of its own only where they differ.
+            const MetricTable* before_cap = table_named(tables, "max_logit_uncapped");
+            uncapped = std::max(uncapped, before_cap ? largest_of(*before_cap) : largest);
         }
         if (const MetricTable* entropies = table_named(tables, "entropy")) {
             const double mean =

@@ -36,7 +36,7 @@ struct LogitProbe {
 };
 
 // Trains. Numbers: initial_loss and loss (of held-out text, nats a byte), max_logit (the largest in any step),
-// last_max_logit and entropy (mean of the heads) of the last step, unigram and bigram (entropies of the held-out text),
+// max_logit_uncapped (before a softcap), // last_max_logit and entropy (mean of the heads) of the last step, unigram and bigram (entropies of the held-out text),
 // steps, seconds. A run whose loss is not finite ends there, with NaN for its loss. Curves over the step: loss,
 // max_logit, entropy.
 PointResult train_rig(const RigConfig& rig,

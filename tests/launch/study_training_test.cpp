@@ -88,6 +88,19 @@ TEST_F(TrainedStudyTest, LrSweepKeepsARunWhoseLossIsNoNumberAsDiverged) {
     EXPECT_TRUE(results.at("tables").at("methods")[0].at("sensitivity").is_number());
 }
 
+TEST_F(TrainedStudyTest, LrSweepShowsLogitsBeforeAndAfterASoftcap) {
+    const Json tables =
+        results_of("lr-sweep", tiny_.directory.file("sweep"),
+                   settings("--set methods=plain,softcap --set rates=3e-1 --set overhead_pairs=0"))
+            .at("tables");
+    const Json &after = tables.at("max_logit")[0], &before = tables.at("max_logit_uncapped")[0];
+    EXPECT_EQ(before.at("plain"), after.at("plain"));
+    EXPECT_GT(before.at("softcap").get<double>(), after.at("softcap").get<double>());
+    // The cap keeps the order, so the largest stays the largest.
+    EXPECT_NEAR(after.at("softcap").get<double>(),
+                50.0 * std::tanh(before.at("softcap").get<double>() / 50.0), 1e-3);
+}
+
 TEST_F(TrainedStudyTest, LrSweepRefusesWhatItCannotTrain) {
     const struct {
         const char* settings;
