@@ -139,8 +139,6 @@ void check_inputs(const char* op,
     const double cap = options.softcap;
     EVENKEEL_CHECK(cap == 0.0 || (cap >= kLeastCap && cap <= kMostCap), op, "softcap: got ", cap,
                    ", want 0 (for none) or a number from ", kLeastCap, " to ", kMostCap);
-    EVENKEEL_CHECK(q.device() == Device::kCpu || (cap == 0.0 && !options.sink.defined()), op,
-                   "softcap and sink: have no kernels on cuda, want none there");
     if (options.sink.defined()) check_heads(op, "sink", options.sink, q);
     check_mask(op, options.mask, B, T, S);
 }
@@ -209,8 +207,10 @@ FlashAttentionScratch flash_attention_scratch(const FlashAttentionShape& shape) 
     const std::int64_t rows = cuda::forward_rows(shape.head_dim);
     const auto tiles = static_cast<std::size_t>((shape.tokens + rows - 1) / rows);
     const auto padded = static_cast<std::size_t>(cuda::padded_queries(shape.tokens));
-    // Three numbers a tile of rows, and three a row.
-    return {shape.telemetry ? B * H * tiles * 12 : 0, B * H * padded * 12};
+    const auto shares = static_cast<std::size_t>(cuda::sink_shares(shape.tokens));
+    // Partial results a tile of rows; three numbers a row, and the shares in the sink's gradient.
+    return {shape.telemetry ? B * H * tiles * cuda::ForwardPartials::kBytes : 0,
+            B * H * (padded * 12 + (shape.sink ? shares * 4 : 0))};
 }
 
 }  // namespace evenkeel

@@ -89,7 +89,7 @@ struct FlashAttentionShape {
     std::int64_t batch = 0, tokens = 0, heads = 0, kv_heads = 0, head_dim = 0;  // B, T, H, K, D
     DType dtype = DType::kBFloat16;
     Device device = Device::kCpu;
-    bool telemetry = false;
+    bool telemetry = false, sink = false;
 };
 struct FlashAttentionScratch {
     std::size_t forward = 0, backward = 0;

@@ -119,7 +119,7 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     const FlashAttentionScratch scratch = flash_attention_scratch(
         {shape.micro_batch_size, shape.seq_len, static_cast<std::int64_t>(s.heads),
          static_cast<std::int64_t>(s.kv_heads), config.attention.head_dim, type, shape.device,
-         config.telemetry});
+         config.telemetry, config.attention.sink != AttentionConfig::Sink::kNone});
 
     MemoryPlan plan;
     plan_parameters(config, s, plan);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "attention/cuda/flash_attention_documents.h"
@@ -25,7 +26,12 @@ FlashCall make_flash_call(const Tensor& q,
                              ? options.softmax_scale
                              : 1.0 / std::sqrt(static_cast<double>(q.size(3)));
     p.scale = static_cast<float>(scale);
-    p.scale_log2 = static_cast<float>(scale * std::numbers::log2e);
+    // A cap so far away that fp32 knows no tanh but its argument is none.
+    p.cap_scale = options.softcap > 0.0 ? static_cast<float>(scale / options.softcap) : 0.0f;
+    if (p.cap_scale < std::numeric_limits<float>::min()) p.cap_scale = 0.0f;
+    p.scale_log2 =
+        static_cast<float>((p.cap_scale > 0.0f ? options.softcap : scale) * std::numbers::log2e);
+    if (options.sink.defined()) p.sink = options.sink.data<float>();
     p.q = flash_rows(q), p.k = flash_rows(k), p.v = flash_rows(v), p.out = flash_rows(out);
     p.lse = lse.data<float>();
 

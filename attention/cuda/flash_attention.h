@@ -30,8 +30,11 @@ struct FlashMask {
 // By value to every kernel.
 struct FlashProblem {
     int batch, queries, keys, heads, kv_heads, group;  // B, T, S, H, K, H/K
-    float scale;                                       // softmax scale
-    float scale_log2;                                  // the same for logits in powers of 2
+    float scale;  // softmax scale: of q k to logits before softcap
+    // Of scores to logits in powers of 2. Scores are q k, or with softcap tanh(cap_scale q k).
+    float scale_log2;
+    float cap_scale;    // scale / softcap; 0: no softcap
+    const float* sink;  // [H]; null: none
     FlashMask mask;
     FlashRows q, k, v, out;
     float* lse;  // [B, H, T], natural logarithm

@@ -15,7 +15,6 @@ void flash_attention_backward(const Tensor& q,
                               const Tensor& dk,
                               const Tensor& dv,
                               const Tensor& dsink) {
-    static_cast<void>(dsink);
     const FlashCall call = make_flash_call(q, k, v, out, lse, options);
     FlashBackwardProblem problem{};
     problem.forward = call.problem;
@@ -26,10 +25,19 @@ void flash_attention_backward(const Tensor& q,
         Tensor::uninitialized({q.size(0), q.size(2), 3, padded}, DType::kFloat32, Device::kCuda);
     problem.rows = rows.data<float>();
     problem.padded_queries = static_cast<int>(padded);
+    const std::int64_t shares = q.size(0) * sink_shares(q.size(1));
+    Tensor sink;
+    if (dsink.defined()) {
+        sink = Tensor::uninitialized({q.size(2), shares}, DType::kFloat32, Device::kCuda);
+        problem.sink_shares = sink.data<float>();
+    }
     if (q.dtype() == DType::kBFloat16) {
         flash_backward_bf16(problem, q.size(3));
     } else {
         flash_backward_fp16(problem, q.size(3));
+    }
+    if (dsink.defined()) {
+        reduce_sink_gradient(problem.sink_shares, q.size(2), shares, dsink.data<float>());
     }
 }
 

@@ -35,6 +35,12 @@
 // always have work. Copies of the next step overlap a whole step. In the queries kernel two blocks
 // fill each other's gaps.
 //
+// Softcap: s becomes tanh(cap_scale q k), and ds is multiplied by 1 - s^2, in instances of keys and
+// queries of their own: those without have no instruction for it. A cell takes 16 instructions more
+// in either. In the keys kernel the first warp of a pair hands over p (1 - s^2), and all blocks are
+// masked; at D = 128 a step has 32 rows (112.75 KiB), for the registers. A sink takes part in
+// prepare only: a share in its gradient for every 16 rows, summed up by a kernel after it.
+//
 // Floor, B T = 16384 in one sequence, H = 32, K = 8, D = 128, no mask: a product over all cells is
 // 2 * 32 * 16384^2 * 128 = 2.2 TFLOP, seven are 15.4 TFLOP: 49.3 ms at an A100's 312 TFLOP/s, 15.6
 // ms at an H200's 989; causal half of that. Memory, in MB: q, out, dout and dq are 134.2 each, k, v,
@@ -51,7 +57,7 @@
 
 namespace evenkeel::cuda {
 
-template <typename T, int D>
+template <typename T, int D, bool kCapped>
 void launch_flash_backward(const FlashBackwardProblem& problem) {
     const char* op = "flash_attention_backward";
     const FlashProblem& p = problem.forward;
@@ -61,17 +67,26 @@ void launch_flash_backward(const FlashBackwardProblem& problem) {
            {grid_size(op, blocks(p.queries, Prepare::kRows), p.heads, p.batch),
             dim3(Prepare::kThreads), Prepare::kShared},
            problem);
-    using Keys = KeysTiles<D>;
-    launch(op, flash_backward_keys<T, D>,
+    using Keys = KeysTiles<D, kCapped>;
+    launch(op, flash_backward_keys<T, D, kCapped>,
            {grid_size(op, blocks(p.keys, Keys::kKeys), p.kv_heads, p.batch), dim3(Keys::kThreads),
             Keys::kShared},
            problem);
     using Queries = QueriesTiles<D>;
     const std::int64_t row_blocks = blocks(p.queries, Queries::kRows);
-    launch(op, flash_backward_queries<T, D>,
+    launch(op, flash_backward_queries<T, D, kCapped>,
            {grid_size(op, row_blocks * p.group, p.kv_heads, p.batch), dim3(Queries::kThreads),
             Queries::kShared},
            problem);
+}
+
+template <typename T, int D>
+void launch_flash_backward(const FlashBackwardProblem& problem) {
+    if (problem.forward.cap_scale != 0.0f) {
+        launch_flash_backward<T, D, true>(problem);
+    } else {
+        launch_flash_backward<T, D, false>(problem);
+    }
 }
 
 template <typename T>

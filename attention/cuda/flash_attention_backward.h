@@ -12,12 +12,23 @@ struct FlashBackwardProblem {
     FlashProblem forward;
     FlashRows dout, dq, dk, dv;
     // What backward needs of a row, as [B H][3][padded_queries] of {shift, offset, delta}: with
-    // scores s = q k, p = 2^((s - shift) scale_log2 + offset) and ds = p (dp - delta). As a rule
-    // shift is lse / scale, and offset its rounding; where lse is too large for that, shift is the
+    // scores s (FlashProblem) p = 2^((s - shift) scale_log2 + offset), ds = p (dp - delta). As a rule
+    // shift is lse in scores and offset its rounding; where lse is too large for that, shift is the
     // row's maximum and offset minus the logarithm of its sum, found anew.
     float* rows;
     int padded_queries;
+    // Sums over 16 rows of e^(sink - lse) delta, as [H][B][sink_shares()]. Null: not wanted.
+    float* sink_shares;
 };
+
+// Of a sequence: 4 warps for every 64 rows.
+constexpr std::int64_t sink_shares(std::int64_t queries) { return padded_queries(queries) / 16; }
+
+// dsink[h] -= sum of the `count` shares of head h, in a fixed order.
+void reduce_sink_gradient(const float* shares,
+                          std::int64_t heads,
+                          std::int64_t count,
+                          float* dsink);
 
 // One for each storage type: they compile side by side.
 void flash_backward_bf16(const FlashBackwardProblem& problem, std::int64_t head_dim);

@@ -5,12 +5,13 @@
 
 namespace evenkeel::cuda {
 
-template <int D>
+// With softcap, which needs registers of its own, a step has fewer rows at D = 128.
+template <int D, bool kCapped>
 struct KeysTiles {
     static constexpr int kPairs = 4, kThreads = 64 * kPairs;
     static constexpr int kDown = D == 256 ? 1 : 2;  // squares of 16 keys of a warp
     static constexpr int kWarpKeys = 16 * kDown, kKeys = kPairs * kWarpKeys;
-    static constexpr int kRows = D == 256 ? 32 : 64, kAcross = kRows / 8;
+    static constexpr int kRows = D == 256 || (kCapped && D == 128) ? 32 : 64, kAcross = kRows / 8;
     using KeyTile = Tile<kKeys, D>;
     using RowTile = Tile<kRows, D>;
     // k, v; twice {q, dout}; p; twice {shift, offset, delta}
@@ -61,10 +62,41 @@ __device__ __forceinline__ void to_probabilities(Accumulator (&s)[kDown][kAcross
     }
 }
 
-template <typename T, int D>
-__global__ void __launch_bounds__(KeysTiles<D>::kThreads, 1)
+// The same with softcap, whose tanh s is: p times the derivative of that tanh is handed over, and p
+// takes the place of s. Every block is taken for one that needs a mask.
+template <int kDown, int kAcross>
+__device__ __forceinline__ void to_capped_probabilities(Accumulator (&s)[kDown][kAcross],
+                                                        const float* shift,
+                                                        const float* offset,
+                                                        float scale_log2,
+                                                        const Interval (&seeing)[2 * kDown],
+                                                        int first_row,
+                                                        std::uint32_t lane_hand_over) {
+#pragma unroll
+    for (int j = 0; j < kAcross; ++j) {
+        const float2 x = *reinterpret_cast<const float2*>(shift + 8 * j);
+        const float2 y = *reinterpret_cast<const float2*>(offset + 8 * j);
+#pragma unroll
+        for (int i = 0; i < kDown; ++i) {
+            Accumulator of_uncapped;
+#pragma unroll
+            for (int c = 0; c < 4; ++c) {
+                float& cell = s[i][j].c[c];
+                const float of_shift = c % 2 == 0 ? x.x : x.y, of_offset = c % 2 == 0 ? y.x : y.y;
+                const float p = exp2_approx(fmaf(cell - of_shift, scale_log2, of_offset));
+                const float derivative = fmaf(-cell, cell, 1.0f);
+                cell = inside(seeing[2 * i + c / 2], first_row + 8 * j + c % 2) ? p : 0.0f;
+                of_uncapped.c[c] = cell * derivative;
+            }
+            hand_over(lane_hand_over + (i * kAcross + j) * 512, of_uncapped);
+        }
+    }
+}
+
+template <typename T, int D, bool kCapped>
+__global__ void __launch_bounds__(KeysTiles<D, kCapped>::kThreads, 1)
     flash_backward_keys(const __grid_constant__ FlashBackwardProblem problem) {
-    using Tiles = KeysTiles<D>;
+    using Tiles = KeysTiles<D, kCapped>;
     using KeyTile = typename Tiles::KeyTile;
     using RowTile = typename Tiles::RowTile;
     constexpr int kDown = Tiles::kDown, kAcross = Tiles::kAcross, kRows = Tiles::kRows;
@@ -152,7 +184,7 @@ __global__ void __launch_bounds__(KeysTiles<D>::kThreads, 1)
         __syncthreads();  // the pair's other warp starts its products when this one's are done
         if (finds_p) {
             Interval seeing[2 * kDown] = {};
-            if (whole) {
+            if (!kCapped && whole) {
                 to_probabilities<false>(cells, data, data + kRows, p.scale_log2, seeing, 0);
             } else {
 #pragma unroll
@@ -160,14 +192,22 @@ __global__ void __launch_bounds__(KeysTiles<D>::kThreads, 1)
                     const int key = warp_key + 8 * i + lane / 4;
                     if (key < p.keys) seeing[i] = seeing_queries(p.mask, key);
                 }
-                to_probabilities<true>(cells, data, data + kRows, p.scale_log2, seeing,
-                                       first_row + lane % 4 * 2);
+                const int row = first_row + lane % 4 * 2;
+                if constexpr (kCapped) {
+                    cap_scores(cells, p.cap_scale);
+                    to_capped_probabilities(cells, data, data + kRows, p.scale_log2, seeing, row,
+                                            lane_hand_over);
+                } else {
+                    to_probabilities<true>(cells, data, data + kRows, p.scale_log2, seeing, row);
+                }
             }
+            if constexpr (!kCapped) {
 #pragma unroll
-            for (int i = 0; i < kDown; ++i) {
+                for (int i = 0; i < kDown; ++i) {
 #pragma unroll
-                for (int j = 0; j < kAcross; ++j) {
-                    hand_over(lane_hand_over + (i * kAcross + j) * 512, cells[i][j]);
+                    for (int j = 0; j < kAcross; ++j) {
+                        hand_over(lane_hand_over + (i * kAcross + j) * 512, cells[i][j]);
+                    }
                 }
             }
         } else {

@@ -65,6 +65,19 @@ __device__ __forceinline__ void multiply_cells(Accumulator (&sums)[kDown][kAcros
     }
 }
 
+// Softcap: scores become tanh(cap_scale s).
+template <int kDown, int kAcross>
+__device__ __forceinline__ void cap_scores(Accumulator (&s)[kDown][kAcross], float cap_scale) {
+#pragma unroll
+    for (int i = 0; i < kDown; ++i) {
+#pragma unroll
+        for (int j = 0; j < kAcross; ++j) {
+#pragma unroll
+            for (int c = 0; c < 4; ++c) s[i][j].c[c] = tanh_approx(s[i][j].c[c] * cap_scale);
+        }
+    }
+}
+
 template <int kDown, int kAcross>
 __device__ __forceinline__ void clear(Accumulator (&sums)[kDown][kAcross]) {
 #pragma unroll
@@ -89,29 +102,12 @@ __device__ __forceinline__ int warp_of_thread() {
     return __shfl_sync(0xffffffffu, threadIdx.x / 32, 0);
 }
 
-// threadIdx.x and blockIdx, read anew where they are asked for: what follows from them in a loop is
-// computed there and takes no registers outside.
+// threadIdx.x, read anew where it is asked for, like blockIdx by this_tile() and the like.
 __device__ __forceinline__ int this_thread() {
     int thread;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
     return thread;
 }
-__device__ __forceinline__ int this_tile() {
-    int tile;
-    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(tile));
-    return tile;
-}
-__device__ __forceinline__ int this_head() {
-    int head;
-    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(head));
-    return head;
-}
-__device__ __forceinline__ int this_batch() {
-    int batch;
-    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(batch));
-    return batch;
-}
-
 __device__ __forceinline__ bool inside(const Interval& interval, int i) {
     return interval.begin <= i && i < interval.end;
 }

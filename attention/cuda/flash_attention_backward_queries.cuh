@@ -39,7 +39,8 @@ struct RowData {
 };
 
 // s and dp to ds, for cells with rows down and keys across; ds takes the place of s.
-template <bool kMasked, int kDown, int kAcross>
+// kCapped: with softcap, whose tanh s is; ds is that of the logits before it.
+template <bool kMasked, bool kCapped, int kDown, int kAcross>
 __device__ __forceinline__ void to_gradients(Accumulator (&s)[kDown][kAcross],
                                              const Accumulator (&dp)[kDown][kAcross],
                                              const RowData& quad,
@@ -59,7 +60,8 @@ __device__ __forceinline__ void to_gradients(Accumulator (&s)[kDown][kAcross],
             for (int c = 0; c < 2; ++c) {
                 float& cell = s[row / 2][j].c[row % 2 * 2 + c];
                 const float p = exp2_approx(fmaf(cell - data.shift, scale_log2, data.offset));
-                const float ds = p * (dp[row / 2][j].c[row % 2 * 2 + c] - data.delta);
+                float ds = p * (dp[row / 2][j].c[row % 2 * 2 + c] - data.delta);
+                if constexpr (kCapped) ds *= fmaf(-cell, cell, 1.0f);
                 // p of a key out of range may be infinite.
                 cell = !kMasked || inside(seen, first_key + 8 * j + c) ? ds : 0.0f;
             }
@@ -67,7 +69,7 @@ __device__ __forceinline__ void to_gradients(Accumulator (&s)[kDown][kAcross],
     }
 }
 
-template <typename T, int D>
+template <typename T, int D, bool kCapped>
 __global__ void __launch_bounds__(QueriesTiles<D>::kThreads)
     flash_backward_queries(const __grid_constant__ FlashBackwardProblem problem) {
     using Tiles = QueriesTiles<D>;
@@ -165,11 +167,12 @@ __global__ void __launch_bounds__(QueriesTiles<D>::kThreads)
         if (visible) {
             clear(s);
             multiply_rows<T, D / 16>(s, q, k);
+            if constexpr (kCapped) cap_scores(s, p.cap_scale);
             if (warp_range.whole_begin <= block && block < warp_range.whole_end) {
-                to_gradients<false>(s, dp, data, p.scale_log2, p.mask, 0, 0);
+                to_gradients<false, kCapped>(s, dp, data, p.scale_log2, p.mask, 0, 0);
             } else {
-                to_gradients<true>(s, dp, data, p.scale_log2, p.mask, warp_row + lane / 4,
-                                   block * kKeys + lane % 4 * 2);
+                to_gradients<true, kCapped>(s, dp, data, p.scale_log2, p.mask, warp_row + lane / 4,
+                                            block * kKeys + lane % 4 * 2);
             }
             multiply_cells<T>(dq, s, k_across);
         }

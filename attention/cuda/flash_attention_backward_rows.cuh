@@ -20,6 +20,8 @@ struct PrepareTiles {
     static constexpr int kShared = 2 * RowTile::kBytes + 2 * KeyTile::kBytes;
 };
 
+inline constexpr float kLog2E = 1.44269504f;
+
 // What one pass over the keys knows of a row: the maximum of s, and with p = 2^((s - max)
 // scale_log2) the sums of p and p dp. A lane has its own columns' sums.
 struct RowSums {
@@ -70,7 +72,8 @@ __device__ __forceinline__ float sum_of_quad(float x) {
 }
 
 // Writes rows t of {shift, offset, delta}, up to a whole block; rows that see nothing and rows
-// beyond the last get a shift of infinity, for which p is 0.
+// beyond the last get a shift of infinity, for which p is 0. And every warp's share in the sink's
+// gradient, where that is wanted.
 template <typename T, int D>
 __global__ void __launch_bounds__(PrepareTiles<D>::kThreads)
     flash_backward_prepare(const __grid_constant__ FlashBackwardProblem problem) {
@@ -145,6 +148,7 @@ __global__ void __launch_bounds__(PrepareTiles<D>::kThreads)
             clear(s);
             clear(dp);
             multiply_rows<T, D / 16>(s, q, k);
+            if (p.cap_scale != 0.0f) cap_scores(s, p.cap_scale);
             multiply_rows<T, D / 16>(dp, dout, v);
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
@@ -160,34 +164,53 @@ __global__ void __launch_bounds__(PrepareTiles<D>::kThreads)
         }
     }
 
-    // Lane 4 g + g / 2 has the diagonal's elements of rows g and g + 8.
-    if (lane % 4 != lane / 8) return;
+    const float sink = p.sink ? p.sink[head] * kLog2E : -INFINITY;  // in powers of 2
     float* const to = problem.rows + sequence * 3 * problem.padded_queries + first_row;
+    float sink_share = 0.0f;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
+        // Lane 4 g + g / 2 has the diagonal's elements of rows g and g + 8.
+        if (lane % 4 != lane / 8) continue;
         const int row = 16 * warp + lane / 4 + 8 * half;
         const Accumulator& diagonal = products[0][half];
         float delta = lane / 4 % 2 == 0 ? diagonal.c[2 * half] : diagonal.c[2 * half + 1];
         const float natural = lse_of(row);
-        float shift, offset;
-        if (natural == -INFINITY) {
-            shift = INFINITY, offset = 0.0f, delta = 0.0f;
+        float shift, offset, of_sink;
+        if (natural == -INFINITY || (is_coarse(natural) && found[half].sum == 0.0f)) {
+            shift = INFINITY, offset = 0.0f, delta = 0.0f, of_sink = 0.0f;
         } else if (is_coarse(natural)) {
+            // The sink, from the maximum on; sums are relative to the larger of the two.
+            const float apart = fmaf(-found[half].max, p.scale_log2, sink);
+            const float up = fmaxf(apart, 0.0f), factor = exp2_approx(-up);
+            of_sink = exp2_approx(apart - up);
+            const float sum = fmaf(found[half].sum, factor, of_sink);
             shift = found[half].max;
-            offset = -log2_approx(found[half].sum);
-            delta = found[half].product / found[half].sum;
+            offset = -(up + log2_approx(sum));
+            delta = found[half].product * factor / sum;
+            of_sink /= sum;
         } else {
-            // shift is lse / scale; offset makes up for its rounding and for that of lse in powers
+            // shift is lse in scores; offset makes up for its rounding, and for lse's in powers
             // of 2.
-            constexpr float kLog2E = 1.44269504f;
             const float binary = natural * kLog2E;
             const float rest = fmaf(natural, kLog2E, -binary);
             shift = binary / p.scale_log2;
             offset = fmaf(shift, p.scale_log2, -binary) - rest;
+            of_sink = exp2_approx((sink - binary) - rest);
         }
+        sink_share += of_sink * delta;
         to[row] = shift;
         to[problem.padded_queries + row] = offset;
         to[2 * problem.padded_queries + row] = delta;
+    }
+    if (!problem.sink_shares) return;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        sink_share += __shfl_xor_sync(0xffffffffu, sink_share, step);
+    }
+    if (lane == 0) {
+        const std::int64_t shares = problem.padded_queries / 16;
+        problem.sink_shares[(static_cast<std::int64_t>(head) * p.batch + b) * shares +
+                            first_row / 16 + warp] = sink_share;
     }
 }
 

@@ -15,15 +15,23 @@ void flash_attention_forward(const Tensor& q,
     ForwardPartials partials{};
     Tensor numbers, counts;
     if (stats) {
-        numbers = Tensor::uninitialized({2, q.size(2), per_head}, DType::kFloat32, Device::kCuda);
-        counts = Tensor::uninitialized({q.size(2), per_head}, DType::kInt32, Device::kCuda);
-        partials.max_logit = numbers.data<float>();
-        partials.entropy = partials.max_logit + q.size(2) * per_head;
+        const std::int64_t all = q.size(2) * per_head;
+        numbers =
+            Tensor::uninitialized({ForwardPartials::kFloats, all}, DType::kFloat32, Device::kCuda);
+        counts =
+            Tensor::uninitialized({ForwardPartials::kCounts, all}, DType::kInt32, Device::kCuda);
+        partials.max_score = numbers.data<float>();
+        partials.entropy = partials.max_score + all;
+        partials.entropy_share = partials.entropy + all;
         partials.rows = counts.data<std::int32_t>();
+        partials.rows_of_two = partials.rows + all;
+        partials.saturated = partials.rows_of_two + all;
     }
     const auto run = head_dim <= 96 ? flash_forward_64_96 : flash_forward_128_256;
     run(call.problem, partials, head_dim, q.dtype());
-    if (stats) reduce_forward_partials(partials, q.size(2), per_head, *stats);
+    if (stats) {
+        reduce_forward_partials(call.problem, options.softcap, partials, per_head, *stats);
+    }
 }
 
 }  // namespace evenkeel::cuda

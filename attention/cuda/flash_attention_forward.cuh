@@ -9,7 +9,7 @@
 // waits.
 //
 //     D      rows x keys   shared memory   accumulators a thread (S, O)
-//     64     128 x 128     48 KiB          128 + 64
+//     64     128 x 128     48 KiB          128 + 64   (with softcap 128 x 64, 32 KiB, 64 + 64)
 //     96     128 x 64      48 KiB          64 + 96
 //     128    128 x 64      64 KiB          64 + 128
 //     256    64 x 64       96 KiB          32 + 128   (1 block where a multiprocessor has 164 KiB)
@@ -20,7 +20,13 @@
 // Row sums stay apart in the 4 lanes that share a row until the end. Telemetry adds one
 // multiply-add a score: a = sum p log2 p (docs/math.md), with p relative to base.
 //
-// Registers: 240 to 255 a thread and no spills, for sm_80 and sm_90 (nvcc 13.0). At D = 128 a block
+// Softcap is an instance of its own, always with telemetry; others have no instruction for it. At
+// D = 128 a score takes 16 instructions more, an exponential and a reciprocal among them: about 1030
+// for a block of keys. With telemetry two warps a scheduler then issue some 3900 instructions and
+// take the special function units for 3100 cycles, while tensor cores are busy for 4096 (A100): less
+// room, but room. A sink costs a few instructions a row, after the last block of keys.
+//
+// Registers: 235 to 255 a thread and no spills, for sm_80 and sm_90 (nvcc 13.0). At D = 128 a block
 // of keys that needs no mask is 256 HMMA, 80 LDSM, 64 EX2, 68 FMNMX, 200 FADD and FMUL, 32 F2FP and
 // 16 copies, 850 instructions in all (nvdisasm, sm_80). On an A100 256 HMMA keep a warp's tensor
 // core busy for 2048 cycles, so that two warps a scheduler leave room for all of it.
@@ -43,12 +49,14 @@
 
 namespace evenkeel::cuda {
 
-template <typename T_, int kHeadDim_>
+// kCapped: with softcap, which needs registers of its own: a block of keys is smaller at D = 64.
+template <typename T_, int kHeadDim_, bool kCapped_>
 struct ForwardTiles {
     using T = T_;
     static constexpr int kHeadDim = kHeadDim_;
+    static constexpr bool kCapped = kCapped_;
     static constexpr int kRows = forward_rows(kHeadDim);
-    static constexpr int kKeys = kHeadDim == 64 ? 128 : 64;
+    static constexpr int kKeys = kHeadDim == 64 && !kCapped ? 128 : 64;
     static constexpr int kWarps = 4, kThreads = 32 * kWarps;
     static constexpr int kSquares = kRows / kWarps / 16;  // 16-row squares of a warp
 
@@ -62,6 +70,7 @@ struct ForwardTiles {
 template <typename Tiles, bool kTelemetry>
 struct ForwardWarp {
     using T = typename Tiles::T;
+    static constexpr bool kCapped = Tiles::kCapped;
     static constexpr int kSquares = Tiles::kSquares;
     static constexpr int kKeySquares = Tiles::kKeys / 16, kDimSquares = Tiles::kHeadDim / 16;
     // A row's sums are scaled anew when its maximum exceeds the base by more than 2^8.
@@ -71,8 +80,9 @@ struct ForwardWarp {
 
     Accumulator s[kSquares][2 * kKeySquares];
     Accumulator o[kSquares][2 * kDimSquares];
-    float base[kSquares][2];     // p is relative to it; -inf: nothing seen yet
-    float highest[kSquares][2];  // telemetry: the largest logit, NaN if there was one
+    float base[kSquares][2];  // p is relative to it; -inf: nothing seen yet
+    // Telemetry: the largest score (before softcap), NaN if there was one.
+    float highest[kSquares][2];
     float sum[kSquares][2];      // of p, over this lane's columns
     float centred[kSquares][2];  // telemetry: of p log2 p
 
@@ -156,8 +166,9 @@ struct ForwardWarp {
         }
     }
 
-    // s becomes P; the sums follow. `masked`: some logits may be -inf.
-    __device__ __forceinline__ void softmax(float scale, bool masked) {
+    // s becomes P; the sums follow. `masked`: some logits may be -inf. With softcap a score is
+    // tanh(cap_scale s); that never decreases, so the maximum is taken before.
+    __device__ __forceinline__ void softmax(float scale, float cap_scale, bool masked) {
         float block_max[kSquares][2];
         bool outgrown = false;
 #pragma unroll
@@ -173,13 +184,14 @@ struct ForwardWarp {
                 m = max_or_nan(m, __shfl_xor_sync(0xffffffffu, m, 1));
                 m = max_or_nan(m, __shfl_xor_sync(0xffffffffu, m, 2));
                 if constexpr (kTelemetry) highest[i][half] = max_or_nan(highest[i][half], m);
+                if constexpr (kCapped) m = capped_score(m, cap_scale);
                 block_max[i][half] = m;
                 outgrown |= outgrows(m, base[i][half], scale);
             }
         }
         // For the whole warp, so that its lanes stay together.
         if (__any_sync(0xffffffffu, outgrown)) rescale(block_max, scale);
-        if constexpr (kTelemetry) {
+        if constexpr (kTelemetry && !kCapped) {
             if (masked) raise_masked(scale);
         }
 #pragma unroll
@@ -192,7 +204,9 @@ struct ForwardWarp {
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         float& score = s[i][n].c[2 * half + e];
-                        const float x = (score - safe) * scale;
+                        if constexpr (kCapped) score = capped_score(score, cap_scale);
+                        float x = (score - safe) * scale;
+                        if constexpr (kTelemetry && kCapped) x = max_or_nan(x, kFarBelow);
                         score = exp2_approx(x);
                         sum[i][half] += score;
                         if constexpr (kTelemetry) {
@@ -202,6 +216,12 @@ struct ForwardWarp {
                 }
             }
         }
+    }
+
+    // -inf stays: the sum is that for -inf, and else not below -1. A comparison would do, but costs
+    // registers.
+    __device__ static __forceinline__ float capped_score(float score, float cap_scale) {
+        return fminf(tanh_approx(score * cap_scale), score + kMost);
     }
 
     // Makes logits of -inf finite, so that their p log2 p is 0 (2^-1024 is): from the base down by
@@ -254,8 +274,11 @@ struct ForwardWarp {
         }
     }
 
-    // Row sums of all lanes of a quad; then o is the output and `lse` its companion.
-    __device__ __forceinline__ void finish(float scale_log2, float (&lse)[kSquares][2]) {
+    // Row sums of all lanes of a quad, and the sink (or null); then o is the output and `lse` its
+    // companion.
+    __device__ __forceinline__ void finish(float scale_log2,
+                                           const float* sink,
+                                           float (&lse)[kSquares][2]) {
 #pragma unroll
         for (int i = 0; i < kSquares; ++i) {
 #pragma unroll
@@ -263,8 +286,9 @@ struct ForwardWarp {
                 float& total = sum[i][half];
                 total = quad_sum(total);
                 if constexpr (kTelemetry) centred[i][half] = quad_sum(centred[i][half]);
+                const float factor = sink ? add_sink(i, half, *sink * kLog2E, scale_log2) : 1.0f;
                 const bool empty = total == 0.0f;
-                const float inverse = empty ? 0.0f : reciprocal_approx(total);
+                const float inverse = empty ? 0.0f : factor * reciprocal_approx(total);
                 lse[i][half] =
                     empty ? -INFINITY : kLn2 * (base[i][half] * scale_log2 + log2_approx(total));
 #pragma unroll
@@ -276,12 +300,30 @@ struct ForwardWarp {
         }
     }
 
+    // One more key of this logit (in powers of 2) and value 0: the base moves up to it where it
+    // is the largest. The factor for what is relative to the base before.
+    __device__ __forceinline__ float add_sink(int i, int half, float sink, float scale) {
+        const float from = base[i][half], largest = fmaxf(from, sink / scale);
+        const float moved = largest == -INFINITY ? 0.0f : largest;
+        const float down = fmaxf((from - moved) * scale, kFarBelow);
+        const float apart = fmaxf(fmaf(-moved, scale, sink), kFarBelow);
+        const float factor = exp2_approx(down), of_sink = exp2_approx(apart);
+        if constexpr (kTelemetry) {
+            centred[i][half] =
+                fmaf(of_sink, apart, factor * fmaf(down, sum[i][half], centred[i][half]));
+        }
+        sum[i][half] = fmaf(factor, sum[i][half], of_sink);
+        base[i][half] = moved;
+        return factor;
+    }
+
     __device__ static __forceinline__ float quad_sum(float x) {
         x += __shfl_xor_sync(0xffffffffu, x, 1);
         return x + __shfl_xor_sync(0xffffffffu, x, 2);
     }
 
-    static constexpr float kLn2 = 0.693147180559945309f;
+    static constexpr float kLn2 = 0.693147180559945309f, kLog2E = 1.44269504088896341f;
+    static constexpr float kMost = 3.402823466e38f;  // the largest finite number
 };
 
 // Where a lane's first accumulators lie in its block's tile. Asked for anew where it is needed, so
@@ -295,59 +337,99 @@ __device__ __forceinline__ LanePlace lane_place() {
     return {thread / 32 * (Tiles::kRows / Tiles::kWarps) + thread % 32 / 4, thread % 4 * 2};
 }
 
-// One value per lane to one per warp.
+// The last rows of a head come first, which see most under a causal mask.
+__device__ __forceinline__ int tile_of_block() {
+    return static_cast<int>(gridDim.x) - 1 - this_tile();
+}
+
+// Over rows: one value per lane to one per warp. The last three: over rows with two or more keys.
 struct RowStatistics {
-    float max_logit;
-    float entropy;
-    int rows;
+    float max_score = -INFINITY;
+    float entropy = 0.0f;
+    int rows = 0;
+    float entropy_share = 0.0f;
+    int saturated = 0, rows_of_two = 0;
 
     __device__ __forceinline__ void add(const RowStatistics& other) {
-        max_logit = max_or_nan(max_logit, other.max_logit);
+        max_score = max_or_nan(max_score, other.max_score);
         entropy += other.entropy;
         rows += other.rows;
+        entropy_share += other.entropy_share;
+        saturated += other.saturated;
+        rows_of_two += other.rows_of_two;
+    }
+    // Those of the lane whose number differs in bit `step`.
+    __device__ __forceinline__ RowStatistics of_lane_across(int step) const {
+        const auto across = [step](auto x) { return __shfl_xor_sync(0xffffffffu, x, step); };
+        return {across(max_score),     across(entropy),   across(rows),
+                across(entropy_share), across(saturated), across(rows_of_two)};
     }
 };
+
+// Of one row: `highest` its largest score, the others as finish() leaves them.
+template <typename Warp>
+__device__ __forceinline__ RowStatistics row_statistics(
+    const FlashProblem& p, int row, float highest, float base, float total, float centred) {
+    const Interval seen = visible_keys(p.mask, row);
+    if (seen.begin >= seen.end || total == 0.0f) return {};
+    // Rounding can make the entropy of a one-hot row negative; NaN is kept.
+    float entropy = Warp::kLn2 * (log2_approx(total) - centred / total);
+    entropy = entropy < 0.0f ? 0.0f : entropy;
+    RowStatistics of_row{highest, entropy, 1};
+    const int keys = seen.end - seen.begin + (p.sink ? 1 : 0);
+    if (keys < 2) return of_row;
+    const float score = p.cap_scale != 0.0f ? tanh_approx(highest * p.cap_scale) : highest;
+    float largest = exp2_approx((score - base) * p.scale_log2);
+    if (p.sink) {
+        const float sink = p.sink[blockIdx.y] * Warp::kLog2E;
+        largest = fmaxf(largest, exp2_approx(fmaf(-base, p.scale_log2, sink)));
+    }
+    constexpr float kSaturated = 1.0f - 1.0f / 512;
+    of_row.entropy_share = entropy / (Warp::kLn2 * log2_approx(static_cast<float>(keys)));
+    of_row.saturated = largest >= kSaturated * total ? 1 : 0;
+    of_row.rows_of_two = 1;
+    return of_row;
+}
 
 // After finish(): sums over a block's rows in a fixed order, and writes one partial result.
 // of_warp: kWarps of them in shared memory.
 template <typename Tiles, typename Warp>
 __device__ __forceinline__ void write_partials(const Warp& warp,
                                                RowStatistics* of_warp,
-                                               float scale,
+                                               const FlashProblem& p,
                                                int first_row,
-                                               int queries,
                                                const ForwardPartials& partials,
                                                std::int64_t index) {
-    const int lane = threadIdx.x % 32;
-    RowStatistics mine{-INFINITY, 0.0f, 0};
+    const int thread = thread_index(), lane = thread % 32;
+    RowStatistics mine;
 #pragma unroll
     for (int i = 0; i < Tiles::kSquares; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            const float total = warp.sum[i][half];
-            // Rounding can make the entropy of a one-hot row negative; NaN is kept.
-            float entropy = Warp::kLn2 * (log2_approx(total) - warp.centred[i][half] / total);
-            entropy = entropy < 0.0f ? 0.0f : entropy;
+            float highest = warp.highest[i][half];
+            highest = max_or_nan(highest, __shfl_xor_sync(0xffffffffu, highest, 1));
+            highest = max_or_nan(highest, __shfl_xor_sync(0xffffffffu, highest, 2));
             // Each row once: by the first lane of its quad.
-            if (lane % 4 == 0 && first_row + 16 * i + 8 * half < queries && total != 0.0f) {
-                mine.add({warp.highest[i][half] * scale, entropy, 1});
+            const int row = first_row + 16 * i + 8 * half;
+            if (lane % 4 == 0 && row < p.queries) {
+                mine.add(row_statistics<Warp>(p, row, highest, warp.base[i][half],
+                                              warp.sum[i][half], warp.centred[i][half]));
             }
         }
     }
 #pragma unroll
-    for (int step = 4; step < 32; step *= 2) {
-        mine.add({__shfl_xor_sync(0xffffffffu, mine.max_logit, step),
-                  __shfl_xor_sync(0xffffffffu, mine.entropy, step),
-                  __shfl_xor_sync(0xffffffffu, mine.rows, step)});
-    }
-    if (lane == 0) of_warp[threadIdx.x / 32] = mine;
+    for (int step = 4; step < 32; step *= 2) mine.add(mine.of_lane_across(step));
+    if (lane == 0) of_warp[thread / 32] = mine;
     __syncthreads();
-    if (threadIdx.x == 0) {
+    if (thread == 0) {
 #pragma unroll
         for (int w = 1; w < Tiles::kWarps; ++w) mine.add(of_warp[w]);
-        partials.max_logit[index] = mine.max_logit;
+        partials.max_score[index] = mine.max_score;
         partials.entropy[index] = mine.entropy;
         partials.rows[index] = mine.rows;
+        partials.entropy_share[index] = mine.entropy_share;
+        partials.saturated[index] = mine.saturated;
+        partials.rows_of_two[index] = mine.rows_of_two;
     }
 }
 
@@ -365,9 +447,8 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
 
     const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
     const int warp_row = thread / 32 * (kRows / Tiles::kWarps);
-    // The last rows of a head come first, which see most under a causal mask. Heads of a group
-    // follow one another, so that their K and V stay in the second-level cache.
-    const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
+    // Heads of a group follow one another, so that their K and V stay in the second-level cache.
+    const int tile = tile_of_block();
     const int head = static_cast<int>(blockIdx.y), batch = static_cast<int>(blockIdx.z);
     const int kv_head = head / p.group;
     const int first_query = tile * kRows;
@@ -414,30 +495,34 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
         const bool masked = n < blocks.whole_begin || n >= blocks.whole_end;
         if (masked) {
             const LanePlace place = lane_place<Tiles>();
-            warp.apply_mask(p.mask, first_query + place.row, n * kKeys + place.column);
+            warp.apply_mask(p.mask, tile_of_block() * kRows + place.row, n * kKeys + place.column);
         }
-        warp.softmax(p.scale_log2, masked);
+        warp.softmax(p.scale_log2, p.cap_scale, masked);
         warp.multiply_values(v_loader);
     }
 
     float lse[Tiles::kSquares][2];
-    warp.finish(p.scale_log2, lse);
-    const int lane_row = first_query + lane_place<Tiles>().row;
-    float* const lse_row = p.lse + (static_cast<std::int64_t>(batch) * p.heads + head) * p.queries;
+    // Again: no register has held them.
+    const int last_tile = tile_of_block(), h = this_head(), b = this_batch();
+    const int query = last_tile * kRows;
+    const int last_thread = thread_index(), last_lane = last_thread % 32;
+    warp.finish(p.scale_log2, p.sink ? p.sink + h : nullptr, lse);
+    const int lane_row = query + lane_place<Tiles>().row;
+    float* const lse_row = p.lse + (static_cast<std::int64_t>(b) * p.heads + h) * p.queries;
 #pragma unroll
     for (int i = 0; i < Tiles::kSquares; ++i) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const int row = lane_row + 16 * i + 8 * half;
-            if (lane % 4 == 0 && row < p.queries) lse_row[row] = lse[i][half];
+            if (last_lane % 4 == 0 && row < p.queries) lse_row[row] = lse[i][half];
         }
     }
-    if constexpr (kTelemetry) {
+    if (kTelemetry && (!Tiles::kCapped || partials.max_score)) {
         const std::int64_t index =
-            (static_cast<std::int64_t>(head) * p.batch + batch) * gridDim.x + tile;
+            (static_cast<std::int64_t>(h) * p.batch + b) * gridDim.x + last_tile;
         // No warp needs the keys' tile any more.
         auto* of_warp = reinterpret_cast<RowStatistics*>(q_tile + Queries::kBytes);
-        write_partials<Tiles>(warp, of_warp, p.scale, lane_row, p.queries, partials, index);
+        write_partials<Tiles>(warp, of_warp, p, lane_row, partials, index);
     }
 
     // Through the queries' tile, whose rows only this warp has read, to whole rows.
@@ -445,27 +530,38 @@ __global__ void __launch_bounds__(Tiles::kThreads, 2)
     for (int i = 0; i < Tiles::kSquares; ++i) {
 #pragma unroll
         for (int n = 0; n < Tiles::kHeadDim / 8; ++n) {
-            store_accumulator<T, Queries>(q_tile, warp_row + 16 * i, n, lane, warp.o[i][n]);
+            store_accumulator<T, Queries>(q_tile,
+                                          last_thread / 32 * (kRows / Tiles::kWarps) + 16 * i, n,
+                                          last_lane, warp.o[i][n]);
         }
     }
     __syncthreads();
-    const TileCarrier<Queries, Tiles::kThreads> out_carrier(thread, p.out.token);
-    out_carrier.store(static_cast<T*>(p.out.data) + batch * p.out.batch + head * p.out.head +
-                          first_query * p.out.token,
-                      q_tile, rows);
+    const TileCarrier<Queries, Tiles::kThreads> out_carrier(last_thread, p.out.token);
+    out_carrier.store(
+        static_cast<T*>(p.out.data) + b * p.out.batch + h * p.out.head + query * p.out.token,
+        q_tile, p.queries - query);
+}
+
+template <typename Tiles, bool kTelemetry>
+void launch_flash_forward_kernel(const FlashProblem& problem, const ForwardPartials& partials) {
+    const char* op = "flash_attention_forward";
+    const int tiles = (problem.queries + Tiles::kRows - 1) / Tiles::kRows;
+    launch(op, flash_forward_kernel<Tiles, kTelemetry>,
+           {grid_size(op, tiles, problem.heads, problem.batch), dim3(Tiles::kThreads),
+            Tiles::kSharedBytes},
+           problem, partials);
 }
 
 template <typename T, int kHeadDim>
 void launch_flash_forward_as(const FlashProblem& problem, const ForwardPartials& partials) {
-    using Tiles = ForwardTiles<T, kHeadDim>;
-    const char* op = "flash_attention_forward";
-    const int tiles = (problem.queries + Tiles::kRows - 1) / Tiles::kRows;
-    launch(
-        op,
-        partials.max_logit ? flash_forward_kernel<Tiles, true> : flash_forward_kernel<Tiles, false>,
-        {grid_size(op, tiles, problem.heads, problem.batch), dim3(Tiles::kThreads),
-         Tiles::kSharedBytes},
-        problem, partials);
+    if (problem.cap_scale != 0.0f) {
+        // Found, asked for or not: one kernel less to compile.
+        launch_flash_forward_kernel<ForwardTiles<T, kHeadDim, true>, true>(problem, partials);
+    } else if (partials.max_score) {
+        launch_flash_forward_kernel<ForwardTiles<T, kHeadDim, false>, true>(problem, partials);
+    } else {
+        launch_flash_forward_kernel<ForwardTiles<T, kHeadDim, false>, false>(problem, partials);
+    }
 }
 
 // Head_dim one of kHeadDims, dtype bf16 or fp16.

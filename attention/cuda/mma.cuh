@@ -85,6 +85,17 @@ __device__ __forceinline__ float reciprocal_approx(float x) {
     return y;
 }
 
+// tanh x to within 2^-21 of itself: 1 - 2 / (1 + e^2x), and for small x, where that cancels, x
+// times a polynomial of x^2 (least largest error for |x| <= 0.4).
+__device__ __forceinline__ float tanh_approx(float x) {
+    constexpr float kTwoLog2E = 2.88539008f;
+    const float square = x * x;
+    const float cubic = fmaf(fmaf(-0.0477942191f, square, 0.132776290f), square, -0.333318830f);
+    const float small = fmaf(x * square, cubic, x);
+    const float large = fmaf(-2.0f, reciprocal_approx(1.0f + exp2_approx(x * kTwoLog2E)), 1.0f);
+    return fabsf(x) < 0.4f ? small : large;
+}
+
 // NaN if either is, which fmaxf hides. "max".
 __device__ __forceinline__ float max_or_nan(float a, float b) {
     float y;
@@ -98,6 +109,24 @@ __device__ __forceinline__ int thread_index() {
     int index;
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
     return index;
+}
+
+// blockIdx likewise: what follows from it in a loop is computed there and takes no registers
+// outside.
+__device__ __forceinline__ int this_tile() {
+    int tile;
+    asm volatile("mov.u32 %0, %%ctaid.x;" : "=r"(tile));
+    return tile;
+}
+__device__ __forceinline__ int this_head() {
+    int head;
+    asm volatile("mov.u32 %0, %%ctaid.y;" : "=r"(head));
+    return head;
+}
+__device__ __forceinline__ int this_batch() {
+    int batch;
+    asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(batch));
+    return batch;
 }
 
 // The address that shared-memory instructions take. "cvta".

@@ -44,14 +44,19 @@ Tensor rounded(const std::vector<double>& values, const Shape& shape, DType dtyp
 FlashGradients run_backward(const FlashInputs& in,
                             const Tensor& out,
                             const Tensor& lse,
-                            const AttentionOptions& options) {
+                            AttentionOptions options) {
     const auto gpu = [](const Tensor& x) { return on(Device::kCuda, x); };
-    const FlashGradients r{gpu(poisoned(in.q.shape(), in.q.dtype())),
-                           gpu(poisoned(in.k.shape(), in.q.dtype())),
-                           gpu(poisoned(in.v.shape(), in.q.dtype()))};
+    FlashGradients r{gpu(poisoned(in.q.shape(), in.q.dtype())),
+                     gpu(poisoned(in.k.shape(), in.q.dtype())),
+                     gpu(poisoned(in.v.shape(), in.q.dtype()))};
+    if (options.sink.defined()) {
+        options.sink = gpu(options.sink);
+        r.dsink = gpu(Tensor::zeros({in.shape.H}, DType::kFloat32));  // added to
+    }
     flash_attention_backward(gpu(in.q), gpu(in.k), gpu(in.v), gpu(out), gpu(lse), gpu(in.dout),
-                             options, r.dq, r.dk, r.dv);
-    return {on_cpu(r.dq), on_cpu(r.dk), on_cpu(r.dv)};
+                             options, r.dq, r.dk, r.dv, r.dsink);
+    return {on_cpu(r.dq), on_cpu(r.dk), on_cpu(r.dv),
+            r.dsink.defined() ? on_cpu(r.dsink) : Tensor{}};
 }
 
 FlashGradients run_backward(const FlashInputs& in,
@@ -70,6 +75,7 @@ void expect_same(const FlashGradients& got, const FlashGradients& want, const st
     EXPECT_TRUE(same_bits(got.dq, want.dq)) << "dq, " << when;
     EXPECT_TRUE(same_bits(got.dk, want.dk)) << "dk, " << when;
     EXPECT_TRUE(same_bits(got.dv, want.dv)) << "dv, " << when;
+    if (got.dsink.defined()) EXPECT_TRUE(same_bits(got.dsink, want.dsink)) << "dsink, " << when;
 }
 
 void check(const FlashInputs& in, const AttentionOptions& options) {
@@ -149,6 +155,40 @@ INSTANTIATE_TEST_SUITE_P(Kinds,
                              return name_of(std::get<0>(info.param)) + "_" +
                                     name_of(std::get<1>(info.param));
                          });
+
+// ---- Softcap and sinks
+
+class FlashBackwardCudaMethodTest
+    : public ::testing::TestWithParam<std::tuple<testing::FlashMethod, FlashCase, DType>> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FlashBackwardCudaMethodTest);
+
+TEST_P(FlashBackwardCudaMethodTest, AgreesWithTheReference) {
+    const auto& [method, c, dtype] = GetParam();
+    check(make_flash_inputs(c.shape, dtype, DataKind::kGaussian),
+          testing::with_method(method, c.mask, c.shape.H));
+}
+
+INSTANTIATE_TEST_SUITE_P(Masks,
+                         FlashBackwardCudaMethodTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::flash_methods()),
+                                            ::testing::ValuesIn(testing::method_flash_cases()),
+                                            ::testing::Values(DType::kBFloat16, DType::kFloat16)),
+                         [](const auto& info) { return testing::name_of_method_case(info); });
+INSTANTIATE_TEST_SUITE_P(HeadDim,
+                         FlashBackwardCudaMethodTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::wide_flash_methods()),
+                                            ::testing::ValuesIn(testing::width_flash_cases()),
+                                            ::testing::Values(DType::kBFloat16, DType::kFloat16)),
+                         [](const auto& info) { return testing::name_of_method_case(info); });
+
+TEST_P(FlashBackwardCudaDataTest, AgreesWithTheReferenceBehindSoftcapAndSinks) {
+    const auto& [kind, dtype] = GetParam();
+    const testing::FlashMethod method{"", 20.0, {2.0f, -1.0f}};
+    check(make_flash_inputs({1, 150, 150, 4, 2, 64}, dtype, kind),
+          testing::with_method(method, kCausal, 4));
+    check(make_flash_inputs({1, 65, 65, 2, 2, 128}, dtype, kind),
+          testing::with_method(method, kBidirectional, 2));
+}
 
 // ---- Properties
 
@@ -305,6 +345,29 @@ TEST_P(FlashBackwardCudaTypeTest, RejectsGradientsThatItCannotWrite) {
     const Tensor wide = Tensor::zeros({1, 4, 2, 72}, GetParam(), Device::kCuda);
     const std::string misaligned = message(wide.slice(3, 1, 65), q.clone());
     EXPECT_NE(misaligned.find("dq: got an address"), std::string::npos) << misaligned;
+}
+
+TEST_P(FlashBackwardCudaTypeTest, AddsToTheGradientOfTheSink) {
+    const FlashInputs in =
+        make_flash_inputs({2, 70, 70, 4, 2, 64}, GetParam(), DataKind::kGaussian);
+    AttentionOptions options = testing::with_method({"", 0.0, {0.5f, -1.0f}}, kCausal, 4);
+    const FlashTruth truth = testing::run_flash_reference(in, options);
+    const FlashGradients want = run_backward(in, truth, options);
+    const auto gpu = [](const Tensor& x) { return on(Device::kCuda, x); };
+    const Tensor out = gpu(rounded(truth.forward.out, in.q.shape(), in.q.dtype()));
+    const Tensor lse = gpu(rounded(truth.forward.lse, {2, 4, 70}, DType::kFloat32));
+    options.sink = gpu(options.sink);
+    const Tensor dq = gpu(in.q), dk = gpu(in.k), dv = gpu(in.v);
+    const Tensor dsink = gpu(Tensor::full({4}, 8.0f, DType::kFloat32));
+    flash_attention_backward(gpu(in.q), gpu(in.k), gpu(in.v), out, lse, gpu(in.dout), options, dq,
+                             dk, dv, dsink);
+    std::vector<double> sum = to_doubles(want.dsink);
+    for (double& x : sum) x += 8.0;
+    EXPECT_TRUE(near(dsink, sum, 1e-6, 0.0));
+    // Without it the other gradients are the same.
+    flash_attention_backward(gpu(in.q), gpu(in.k), gpu(in.v), out, lse, gpu(in.dout), options, dq,
+                             dk, dv);
+    expect_same({on_cpu(dq), on_cpu(dk), on_cpu(dv)}, want, "without the sink's gradient");
 }
 
 TEST_P(FlashBackwardCudaTypeTest, TakesAnySoftmaxScale) {

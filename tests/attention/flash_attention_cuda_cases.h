@@ -8,6 +8,8 @@
 
 #include "attention/flash_attention.h"
 #include "attention/reference_attention.h"
+#include "tests/attention/flash_attention_methods.h"
+#include "tests/support/devices.h"
 
 namespace evenkeel::testing {
 
@@ -42,6 +44,32 @@ inline std::vector<FlashCase> common_flash_cases() {
     }
     cases.push_back({"documents_by_the_hundred", {1, 210, 210, 1, 1, 64}, many});
     return cases;
+}
+
+// For softcap and sinks: whole and ragged tiles, groups, rows and keys that nobody sees.
+inline std::vector<FlashCase> method_flash_cases() {
+    if (test_gpus().empty()) return {};
+    return {{"causal_129", {1, 129, 129, 4, 2, 64}, {}},
+            {"ragged", {2, 70, 141, 6, 2, 64}, {false, 0, {}}},
+            {"more_queries_than_keys", {1, 150, 40, 3, 3, 64}, {}},
+            {"documents_window", {1, 200, 200, 2, 2, 64}, {true, 20, {0, 97, 98, 200}}}};
+}
+// At every head width.
+inline std::vector<FlashCase> width_flash_cases() {
+    if (test_gpus().empty()) return {};
+    std::vector<FlashCase> cases;
+    for (std::int64_t d : {64, 96, 128, 256}) {
+        cases.push_back({"head_dim_" + std::to_string(d), {1, 150, 150, 3, 1, d}, {}});
+    }
+    return cases;
+}
+inline std::vector<FlashMethod> wide_flash_methods() {
+    return {{"both", 4.0, {1.0f, -1.5f}}, {"huge_sink", 0.0, {2000.0f, 3.0f}}};
+}
+template <typename Info>
+std::string name_of_method_case(const Info& info) {
+    const auto& [method, c, dtype] = info.param;
+    return method.name + "_" + c.name + "_" + name_of(dtype);
 }
 
 }  // namespace evenkeel::testing

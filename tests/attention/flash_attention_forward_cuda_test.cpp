@@ -6,6 +6,7 @@
 
 #include "attention/flash_attention.h"
 #include "tests/attention/flash_attention_cuda_cases.h"
+#include "tests/attention/flash_attention_methods.h"
 #include "tests/attention/flash_attention_plain.h"
 #include "tests/support/compare.h"
 #include "tests/support/devices.h"
@@ -35,31 +36,39 @@ struct Results {
 };
 
 // Outputs start as NaN, so that whatever is not written shows.
-Results run_flash(const FlashInputs& in,
-                  const AttentionOptions& options,
-                  bool with_telemetry = true) {
+Results run_flash(const FlashInputs& in, AttentionOptions options, bool with_telemetry = true) {
     const auto gpu = [](const Tensor& x) { return on(Device::kCuda, x); };
     const Tensor out = gpu(poisoned(in.q.shape(), in.q.dtype()));
     const Tensor lse = gpu(poisoned({in.shape.B, in.shape.H, in.shape.T}, DType::kFloat32));
+    if (options.sink.defined()) options.sink = gpu(options.sink);
     AttentionStats stats;
     flash_attention_forward(gpu(in.q), gpu(in.k), gpu(in.v), options, out, lse,
                             with_telemetry ? &stats : nullptr);
     if (!with_telemetry) return {on_cpu(out), on_cpu(lse), {}};
-    return {on_cpu(out), on_cpu(lse), {on_cpu(stats.max_logit), on_cpu(stats.entropy)}};
+    return {on_cpu(out),
+            on_cpu(lse),
+            {on_cpu(stats.max_logit), on_cpu(stats.max_logit_uncapped), on_cpu(stats.entropy),
+             on_cpu(stats.entropy_share), on_cpu(stats.saturation)}};
 }
 
 void expect_same(const Results& got, const Results& want, const std::string& when) {
     EXPECT_TRUE(same_bits(got.out, want.out)) << "out, " << when;
     EXPECT_TRUE(same_bits(got.lse, want.lse)) << "lse, " << when;
     EXPECT_TRUE(same_bits(got.stats.max_logit, want.stats.max_logit)) << "max_logit, " << when;
+    EXPECT_TRUE(same_bits(got.stats.max_logit_uncapped, want.stats.max_logit_uncapped))
+        << "max_logit_uncapped, " << when;
     EXPECT_TRUE(same_bits(got.stats.entropy, want.stats.entropy)) << "entropy, " << when;
+    EXPECT_TRUE(same_bits(got.stats.entropy_share, want.stats.entropy_share))
+        << "entropy_share, " << when;
+    EXPECT_TRUE(same_bits(got.stats.saturation, want.stats.saturation)) << "saturation, " << when;
 }
 
 void check(const FlashInputs& in, const AttentionOptions& options) {
     const Results r = run_flash(in, options);
+    const ReferenceResult truth = testing::run_flash_reference(in, options).forward;
     testing::expect_forward_near_truth(r.out, r.lse, &r.stats,
-                                       testing::run_plain_flash(in, options),
-                                       testing::run_flash_reference(in, options).forward);
+                                       testing::run_plain_flash(in, options), truth);
+    testing::expect_telemetry_near_truth(r.stats, truth);
 }
 
 // ---- Against the reference
@@ -132,6 +141,40 @@ INSTANTIATE_TEST_SUITE_P(Kinds,
                              return name_of(std::get<0>(info.param)) + "_" +
                                     name_of(std::get<1>(info.param));
                          });
+
+// ---- Softcap and sinks
+
+class FlashForwardCudaMethodTest
+    : public ::testing::TestWithParam<std::tuple<testing::FlashMethod, FlashCase, DType>> {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FlashForwardCudaMethodTest);
+
+TEST_P(FlashForwardCudaMethodTest, AgreesWithTheReference) {
+    const auto& [method, c, dtype] = GetParam();
+    check(make_flash_inputs(c.shape, dtype, DataKind::kGaussian),
+          testing::with_method(method, c.mask, c.shape.H));
+}
+
+INSTANTIATE_TEST_SUITE_P(Masks,
+                         FlashForwardCudaMethodTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::flash_methods()),
+                                            ::testing::ValuesIn(testing::method_flash_cases()),
+                                            ::testing::Values(DType::kBFloat16, DType::kFloat16)),
+                         [](const auto& info) { return testing::name_of_method_case(info); });
+INSTANTIATE_TEST_SUITE_P(HeadDim,
+                         FlashForwardCudaMethodTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::wide_flash_methods()),
+                                            ::testing::ValuesIn(testing::width_flash_cases()),
+                                            ::testing::Values(DType::kBFloat16, DType::kFloat16)),
+                         [](const auto& info) { return testing::name_of_method_case(info); });
+
+TEST_P(FlashForwardCudaDataTest, AgreesWithTheReferenceBehindSoftcapAndSinks) {
+    const auto& [kind, dtype, device] = GetParam();
+    const testing::FlashMethod method{"", 20.0, {2.0f, -1.0f}};
+    check(make_flash_inputs({1, 150, 150, 2, 1, 64}, dtype, kind),
+          testing::with_method(method, kCausal, 2));
+    check(make_flash_inputs({1, 65, 130, 2, 2, 128}, dtype, kind),
+          testing::with_method(method, kBidirectional, 2));
+}
 
 // ---- Properties
 
@@ -266,6 +309,78 @@ TEST_P(FlashForwardCudaPropertyTest, MaximumOfNegativeLogitsIsNegative) {
     double entropy = 0.0;  // every row is uniform
     for (int t = 1; t <= 200; ++t) entropy += std::log(t) / 200.0;
     EXPECT_TRUE(near(r.stats.entropy, {entropy}, 1e-5, 0.0));
+}
+
+TEST_P(FlashForwardCudaPropertyTest, MaximumBeforeSoftcapIsNegativeWhereAllLogitsAre) {
+    FlashInputs in = make_flash_inputs({1, 200, 200, 1, 1, 64}, dtype(), DataKind::kGaussian);
+    in.q = Tensor::full({1, 200, 1, 64}, 2.0f, dtype());
+    in.k = Tensor::full({1, 200, 1, 64}, -8.0f, dtype());
+    AttentionOptions options;
+    options.softcap = 50.0;
+    const Results r = run_flash(in, options);
+    EXPECT_TRUE(near(r.stats.max_logit_uncapped, {-128.0}, 1e-6, 0.0));
+    EXPECT_TRUE(near(r.stats.max_logit, {50.0 * std::tanh(-128.0 / 50.0)}, 1e-6, 0.0));
+    EXPECT_TRUE(near(r.stats.entropy_share, {1.0}, 1e-6, 0.0));
+    EXPECT_TRUE(near(r.stats.saturation, {0.0}, 0.0, 0.0));
+}
+
+TEST_P(FlashForwardCudaPropertyTest, SoftcapFarAboveAllLogitsChangesNothing) {
+    const FlashInputs in = make_flash_inputs({1, 70, 70, 2, 1, 64}, dtype(), DataKind::kGaussian);
+    const Results want = run_flash(in, {});
+    for (const double softcap : {1e5, 1e6}) {
+        AttentionOptions options;
+        options.softcap = softcap;
+        const Results got = run_flash(in, options);
+        EXPECT_TRUE(near(got.lse, want.lse, 1e-6, 1e-6)) << "softcap " << softcap;
+        EXPECT_TRUE(near(got.stats.max_logit, want.stats.max_logit, 1e-6, 0.0))
+            << "softcap " << softcap;
+        EXPECT_TRUE(near(got.stats.max_logit_uncapped, want.stats.max_logit, 1e-6, 0.0))
+            << "softcap " << softcap;
+    }
+}
+
+TEST_P(FlashForwardCudaPropertyTest, RowsThatSeeOnlyTheSinkAreZeroAndLeftOutOfTelemetry) {
+    const FlashInputs in = make_flash_inputs({1, 150, 10, 1, 1, 64}, dtype(), DataKind::kGaussian);
+    for (const double softcap : {0.0, 5.0}) {
+        AttentionOptions options;
+        options.softcap = softcap;
+        options.sink = Tensor::full({1}, 1.5f, DType::kFloat32);
+        const Results r = run_flash(in, options);
+        EXPECT_TRUE(near(r.out.slice(1, 0, 140), std::vector<double>(140 * 64, 0.0), 0.0, 0.0));
+        EXPECT_TRUE(near(r.lse.slice(2, 0, 140), std::vector<double>(140, 1.5), 1e-6, 0.0));
+        check(in, options);
+    }
+}
+
+TEST_P(FlashForwardCudaPropertyTest, SaturationCountsRowsWithTwoKeysThatPickOne) {
+    // Row 0 sees one key, row 1 picks its second, rows 2 and 3 are uniform over 3 and 4.
+    FlashInputs in = make_flash_inputs({1, 4, 4, 1, 1, 64}, dtype(), DataKind::kZero);
+    in.q.slice(1, 1, 2).fill(4.0f);
+    in.k.slice(1, 1, 2).fill(4.0f);
+    const Results r = run_flash(in, {});
+    EXPECT_TRUE(near(r.stats.saturation, {1.0 / 3}, 1e-6, 0.0));
+    EXPECT_TRUE(near(r.stats.entropy_share, {2.0 / 3}, 1e-6, 0.0));
+    AttentionOptions options;
+    options.sink = Tensor::full({1}, 500.0f, DType::kFloat32);
+    const Results sunk = run_flash(in, options);
+    EXPECT_TRUE(near(sunk.stats.saturation, {1.0}, 0.0, 0.0));
+    EXPECT_TRUE(near(sunk.stats.entropy_share, {0.0}, 0.0, 1e-6));
+    EXPECT_TRUE(near(sunk.stats.max_logit, {128.0}, 1e-6, 0.0)) << "the sink is no logit";
+}
+
+TEST_P(FlashForwardCudaPropertyTest, NanPassesThroughSoftcap) {
+    AttentionOptions options;
+    options.softcap = 5.0;
+    options.sink = Tensor::zeros({1}, DType::kFloat32);
+    const FlashInputs in = make_flash_inputs({1, 40, 40, 1, 1, 64}, dtype(), DataKind::kGaussian);
+    const Results clean = run_flash(in, options);
+    in.k.slice(1, 20, 21).fill(NAN);
+    const Results r = run_flash(in, options);
+    for (double o : to_doubles(r.out.slice(1, 20, 40))) EXPECT_TRUE(std::isnan(o));
+    EXPECT_TRUE(same_bits(r.out.slice(1, 0, 20), clean.out.slice(1, 0, 20)));
+    EXPECT_TRUE(std::isnan(to_doubles(r.stats.max_logit)[0]));
+    EXPECT_TRUE(std::isnan(to_doubles(r.stats.max_logit_uncapped)[0]));
+    EXPECT_TRUE(std::isnan(to_doubles(r.stats.entropy_share)[0]));
 }
 
 TEST_P(FlashForwardCudaPropertyTest, EqualLogitsGiveTheMeanOfTheValues) {

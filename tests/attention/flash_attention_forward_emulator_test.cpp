@@ -6,6 +6,7 @@
 
 #include "attention/flash_attention.h"
 #include "tests/attention/flash_attention_counters.h"
+#include "tests/attention/flash_attention_methods.h"
 #include "tests/attention/flash_attention_plain.h"
 #include "tests/gpu_emulator/machine.h"
 #include "tests/support/compare.h"
@@ -19,14 +20,19 @@ using testing::make_flash_inputs;
 using testing::same_bits;
 
 // Output and lse, on the CPU.
-std::pair<Tensor, Tensor> run_flash(const FlashInputs& in) {
+std::pair<Tensor, Tensor> run_flash(const FlashInputs& in, AttentionOptions options = {}) {
     const auto gpu = [](const Tensor& x) { return x.to(Device::kCuda); };
     const Tensor out = gpu(testing::poisoned(in.q.shape(), in.q.dtype()));
     const Tensor lse =
         gpu(testing::poisoned({in.shape.B, in.shape.H, in.shape.T}, DType::kFloat32));
+    if (options.sink.defined()) options.sink = gpu(options.sink);
     AttentionStats stats;
-    flash_attention_forward(gpu(in.q), gpu(in.k), gpu(in.v), {}, out, lse, &stats);
+    flash_attention_forward(gpu(in.q), gpu(in.k), gpu(in.v), options, out, lse, &stats);
     return {out.to(Device::kCpu), lse.to(Device::kCpu)};
+}
+
+AttentionOptions capped_with_sinks(std::int64_t heads) {
+    return testing::with_method({"", 2.0, {0.5f, -1.0f}}, {}, heads);
 }
 
 class FlashForwardEmulatorTest : public ::testing::TestWithParam<std::int64_t> {
@@ -51,14 +57,28 @@ TEST_P(FlashForwardEmulatorTest, DoesNotDependOnTheOrderOfThreads) {
     }
 }
 
+TEST_P(FlashForwardEmulatorTest, DoesNotDependOnTheOrderOfThreadsBehindSoftcapAndSinks) {
+    const FlashInputs in =
+        make_flash_inputs({1, 150, 150, 1, 1, GetParam()}, DType::kBFloat16, DataKind::kGaussian);
+    gpu_emulator::set_seed(0);
+    const auto [out, lse] = run_flash(in, capped_with_sinks(1));
+    for (std::uint64_t seed : {2, 3}) {
+        gpu_emulator::set_seed(seed);
+        const auto [other_out, other_lse] = run_flash(in, capped_with_sinks(1));
+        EXPECT_TRUE(same_bits(other_out, out)) << "seed " << seed;
+        EXPECT_TRUE(same_bits(other_lse, lse)) << "seed " << seed;
+    }
+}
+
 TEST_P(FlashForwardEmulatorTest, HasNoBankConflictsAndWholeSectors) {
     // Whole tiles: all rows are there.
     const FlashInputs in =
         make_flash_inputs({1, 256, 256, 2, 1, GetParam()}, DType::kFloat16, DataKind::kGaussian);
     gpu_emulator::reset_counters();
     run_flash(in);
-    // Beside whole tiles there are 4 bytes a row of lse and 12 bytes a tile of telemetry.
-    testing::expect_no_bank_conflicts_and_whole_sectors("flash_forward_kernel", 1, 50);
+    run_flash(in, capped_with_sinks(2));
+    // Beside whole tiles there are 4 bytes a row of lse and 24 bytes a tile of telemetry.
+    testing::expect_no_bank_conflicts_and_whole_sectors("flash_forward_kernel", 2, 50);
 }
 
 TEST(FlashAttentionEmulatorTest, PackedDocumentsMakeTheHostWaitInNeitherDirection) {

@@ -32,9 +32,6 @@ TEST_P(MethodsOnGpus, FollowTheCpu) {
     const ProcessGrid cpu_grid(world(), parallel);
     ModelConfig config = testing::small_gpu_model();
     apply_method(GetParam()->name, config);
-    if (config.attention.softcap > 0.0 || config.attention.sink != AttentionConfig::Sink::kNone) {
-        GTEST_SKIP() << "softcap and sinks have no kernels on cuda yet";
-    }
     if (config.attention.softcap > 0.0) config.attention.softcap = 2.0;
     if (config.attention.qk_clip_threshold > 0.0) config.attention.qk_clip_threshold = 2.0;
     LanguageModel gpu(gpu_grid, config, 1), cpu(cpu_grid, config, 1);

@@ -8,9 +8,11 @@ namespace {
 template <int D>
 void add(std::vector<DynamicShared>& all) {
     using namespace evenkeel::cuda;
-    all.push_back({"forward", D, ForwardTiles<__nv_bfloat16, D>::kSharedBytes});
+    all.push_back({"forward", D, ForwardTiles<__nv_bfloat16, D, false>::kSharedBytes});
+    all.push_back({"capped forward", D, ForwardTiles<__nv_bfloat16, D, true>::kSharedBytes});
     all.push_back({"backward prepare", D, PrepareTiles<D>::kShared});
-    all.push_back({"backward keys", D, KeysTiles<D>::kShared});
+    all.push_back({"backward keys", D, KeysTiles<D, false>::kShared});
+    all.push_back({"capped backward keys", D, KeysTiles<D, true>::kShared});
     all.push_back({"backward queries", D, QueriesTiles<D>::kShared});
 }
 

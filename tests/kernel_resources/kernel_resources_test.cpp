@@ -100,9 +100,9 @@ TEST(KernelResources, RegistersAndSharedMemoryAreTheListedOnes) {
 
 TEST(KernelNames, AreShort) {
     EXPECT_EQ(short_name("_ZN8evenkeel4cuda20flash_forward_kernelINS0_12ForwardTilesI13__nv_"
-                         "bfloat16Li64EEELb1EEEv"
+                         "bfloat16Li64ELb0EEELb1EEEv"
                          "NS0_12FlashProblemENS0_15ForwardPartialsE"),
-              "flash_forward_kernel<ForwardTiles<__nv_bfloat16, 64>, true>");
+              "flash_forward_kernel<ForwardTiles<__nv_bfloat16, 64, false>, true>");
     EXPECT_EQ(short_name("plain"), "plain");
 }
 

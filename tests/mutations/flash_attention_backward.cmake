@@ -66,3 +66,27 @@ evenkeel_mutation(backward_keys_not_scaled ${backward}
     REPLACE [[const float scale = 1.0f;]]
     FILTER ${causal}
     EXPECT [[FAILED.*causal_129]])
+
+set(methods *FlashBackwardCudaMethodTest*)
+set(sinks ${methods}sinks_causal_129_bf16)
+set(capped ${methods}cap_2_causal_129_bf16)
+
+evenkeel_mutation(backward_derivative_of_the_cap_missing_for_keys ${backward}
+    FILE ${keys}
+    FIND [[of_uncapped.c[c] = cell * derivative;]]
+    REPLACE [[of_uncapped.c[c] = cell;]]
+    FILTER ${capped}
+    EXPECT [[FAILED.*cap_2_causal_129]])
+
+evenkeel_mutation(backward_derivative_of_the_cap_missing_for_queries ${backward}
+    FILE ${queries}
+    FIND [[if constexpr (kCapped) ds *= fmaf(-cell, cell, 1.0f);]]
+    FILTER ${capped}
+    EXPECT [[FAILED.*cap_2_causal_129]])
+
+evenkeel_mutation(backward_half_of_the_rows_missing_for_the_sink ${backward}
+    FILE ${rows}
+    FIND [[sink_share += of_sink * delta;]]
+    REPLACE [[sink_share = of_sink * delta;]]
+    FILTER ${sinks}
+    EXPECT [[FAILED.*sinks_causal_129]])

@@ -80,7 +80,7 @@ evenkeel_mutation(forward_last_block_not_masked ${forward}
 
 evenkeel_mutation(forward_rows_beyond_the_last_written ${forward}
     FILE ${kernel}
-    FIND [[q_tile, rows);]]
+    FIND [[q_tile, p.queries - query);]]
     REPLACE [[q_tile, kRows);]]
     FILTER ${ragged}
     EXPECT [[gpu emulator\] (out of bounds|race)]])
@@ -125,9 +125,9 @@ evenkeel_mutation(forward_partial_results_unwritten ${forward}
 
 evenkeel_mutation(forward_statistics_without_a_barrier ${forward}
     FILE ${kernel}
-    FIND [[if (lane == 0) of_warp[threadIdx.x / 32] = mine;
+    FIND [[if (lane == 0) of_warp[thread / 32] = mine;
     __syncthreads();]]
-    REPLACE [[if (lane == 0) of_warp[threadIdx.x / 32] = mine;]]
+    REPLACE [[if (lane == 0) of_warp[thread / 32] = mine;]]
     FILTER ${ragged}
     EXPECT [[gpu emulator\] (race|unwritten)]])
 
@@ -137,3 +137,21 @@ evenkeel_mutation(forward_offsets_of_32_bits ${forward}
     REPLACE [[global_(row_ * static_cast<int>(stride * 2) + thread % Layout::kChunks * 16)]]
     FILTER *FarStridesCudaTest.AttentionReachesThem*
     EXPECT [[gpu emulator\] out of bounds|FAILED.*FarStrides]])
+
+set(methods *FlashForwardCudaMethodTest*)
+set(sinks ${methods}sinks_causal_129_bf16)
+set(capped ${methods}cap_2_causal_129_bf16)
+
+evenkeel_mutation(forward_sink_left_out_of_the_sum ${forward}
+    FILE ${kernel}
+    FIND [[sum[i][half] = fmaf(factor, sum[i][half], of_sink);]]
+    REPLACE [[sum[i][half] *= factor;]]
+    FILTER ${sinks}
+    EXPECT [[FAILED.*sinks_causal_129]])
+
+evenkeel_mutation(forward_mask_lost_under_softcap ${forward}
+    FILE ${kernel}
+    FIND [[return fminf(tanh_approx(score * cap_scale), score + kMost);]]
+    REPLACE [[return tanh_approx(score * cap_scale);]]
+    FILTER ${capped}
+    EXPECT [[FAILED.*cap_2_causal_129]])
