@@ -15,14 +15,14 @@ constexpr double kLeastFactor = 1e-30,
                  kMostFactor = 1e30;    // of logits, as flash attention takes it
 constexpr double kLeastHalf = 0x1p-24;  // fp16's smallest positive number
 constexpr double kLargeEps = 1e-3;
-constexpr const char* kReadMore = " (docs/qk_norm.md#mistakes)";
 constexpr const char* kNoValueNorm =
     "no setting: values are what attention returns, so normalising them throws away what they "
     "weigh, "
-    "and bounds no logit (docs/qk_norm.md#mistakes)";
+    "and bounds no logit (docs/qk_norm.md#v-normalised)";
 constexpr const char* kNoClamp =
     "no setting: a clamped logit has no gradient, so that a head beyond the limit stays there; "
-    "model.attention.softcap bends logits and keeps their gradients (docs/qk_norm.md#mistakes)";
+    "model.attention.softcap bends logits and keeps their gradients "
+    "(docs/qk_norm.md#clamped-logits)";
 
 using Kind = QkNormConfig::Kind;
 using Scope = QkNormConfig::Scope;
@@ -195,38 +195,39 @@ void AttentionConfig::validate(std::int64_t tensor_parallel, Device device) cons
 
 std::vector<std::string> AttentionConfig::warnings() const {
     std::vector<std::string> texts;
-    const auto warn = [&](const auto&... parts) {
-        texts.push_back(concat("model.attention.", parts..., kReadMore));
+    const auto warn = [&](const char* anchor, const auto&... parts) {
+        texts.push_back(concat("model.attention.", parts..., " (docs/qk_norm.md#", anchor, ")"));
     };
     if (qk_norm.kind == Kind::kNone) return texts;
     const double usual_scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
     const bool unit_length = qk_norm.kind == Kind::kL2;
     if (qk_norm.scope == Scope::kFullWidth) {
-        warn(
-            "qk_norm.scope: full_width takes one statistic over all heads of a token, so that a "
-            "loud head quietens the others and a head's logits may reach sqrt(num_heads "
-            "num_kv_heads) times the bound of scope head");
+        warn("statistic-over-all-heads",
+             "qk_norm.scope: full_width takes one statistic over all heads of a token, so that a "
+             "loud head quietens the others and a head's logits may reach sqrt(num_heads "
+             "num_kv_heads) times the bound of scope head");
     }
     if (unit_length && std::abs(softmax_scale / usual_scale - 1.0) < 0.05) {
-        warn("softmax_scale: got ", softmax_scale,
+        warn("1sqrtd-kept-with-unit-length-vectors", "softmax_scale: got ", softmax_scale,
              ", about 1 / sqrt(head_dim), with q and k of unit length, whose dot products are at "
              "most 1 already: the softmax stays near uniform unless gains grow that much larger; "
              "want 0, which means 1 here");
     }
     if (unit_length && qk_norm.gain == Gain::kNone && logit_scale() <= 1.0) {
-        warn("qk_norm.gain: none, with q and k of unit length, leaves logits between ",
+        warn("gain-missing",
+             "qk_norm.gain: none, with q and k of unit length, leaves logits between ",
              -logit_scale(), " and ", logit_scale(),
              ": no key can have much more weight than another; want a gain, or a softmax_scale "
              "well above 1");
     }
     if (qk_norm.eps < kLeastHalf) {
-        warn("qk_norm.eps: got ", qk_norm.eps,
+        warn("eps-too-small", "qk_norm.eps: got ", qk_norm.eps,
              ", which is 0 in fp16: where a model's norms are computed in that type, a row of "
              "zeros becomes NaN; want 6e-8 or more, such as 1e-6");
     }
     if (qk_norm.eps > kLargeEps) {
-        warn("qk_norm.eps: got ", qk_norm.eps, ", which is no longer small beside the ",
-             unit_length ? "sum" : "mean",
+        warn("eps-too-small", "qk_norm.eps: got ", qk_norm.eps,
+             ", which is no longer small beside the ", unit_length ? "sum" : "mean",
              " of squares of ordinary rows: these are then shortened and not normalised; want "
              "about 1e-6");
     }

@@ -216,6 +216,7 @@ void TrainingRun::handle_non_finite(const StepOutcome& outcome) {
         metrics_->write(
             {state_.step + 1,
              {{"loss", outcome.loss}, {"lr", outcome.lr}, {"grad_norm", outcome.grad_norm}},
+             {},
              {}});
     }
     throw_error(ErrorCode::kNonFinite, "train",
@@ -302,7 +303,8 @@ AlarmAction TrainingRun::record(const StepOutcome& outcome,
     record.scalars.emplace_back("loss_spike_score", loss_spikes_.percent());
     record.scalars.emplace_back("grad_norm_spike_score", grad_norm_spikes_.percent());
     record.scalars.emplace_back("skipped", static_cast<double>(state_.step - state_.updates));
-    const AlarmAction action = check_alarms(record);
+    // What is not finite is trainer.non_finite's affair.
+    const AlarmAction action = outcome.skipped ? AlarmAction::kNone : check_alarms(record);
     if (metrics_ == nullptr) return action;
     metrics_->write(record);
     show_progress(record, last);

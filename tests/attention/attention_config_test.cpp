@@ -141,6 +141,7 @@ struct Warning {
     const char* name;
     Change change;
     const char* message;  // a part of it; "": none
+    const char* anchor = "";
 };
 void PrintTo(const Warning& warning, std::ostream* out) { *out << warning.name; }
 
@@ -148,25 +149,27 @@ const Warning kWarnings[] = {
     {"Default", [](auto&) {}, ""},
     {"Plain", [](auto& c) { c.qk_norm.kind = Kind::kNone, c.qk_norm.eps = 1e-12; }, ""},
     {"FullWidth", [](auto& c) { c.qk_norm.scope = Scope::kFullWidth; },
-     "model.attention.qk_norm.scope: full_width"},
+     "model.attention.qk_norm.scope: full_width", "statistic-over-all-heads"},
     {"ScaleKept",
      [](auto& c) { c.qk_norm.kind = Kind::kL2, c.head_dim = 64, c.softmax_scale = 0.125; },
-     "model.attention.softmax_scale: got 0.125"},
+     "model.attention.softmax_scale: got 0.125", "1sqrtd-kept-with-unit-length-vectors"},
     {"ScaleNearlyKept",
      [](auto& c) { c.qk_norm.kind = Kind::kL2, c.head_dim = 128, c.softmax_scale = 0.0884; },
-     "model.attention.softmax_scale: got 0.0884"},
+     "model.attention.softmax_scale: got 0.0884", "1sqrtd-kept-with-unit-length-vectors"},
     {"ScaleOfItsOwn", [](auto& c) { c.qk_norm.kind = Kind::kL2, c.softmax_scale = 8.0; }, ""},
     {"ScaleKeptWithRms", [](auto& c) { c.head_dim = 64, c.softmax_scale = 0.125; }, ""},
     {"GainMissing", [](auto& c) { c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kNone; },
-     "model.attention.qk_norm.gain: none"},
+     "model.attention.qk_norm.gain: none", "gain-missing"},
     {"GainInTheScale",
      [](auto& c) {
          c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kNone, c.softmax_scale = 10.0;
      },
      ""},
-    {"EpsZeroInHalf", [](auto& c) { c.qk_norm.eps = 1e-8; }, "model.attention.qk_norm.eps: got"},
+    {"EpsZeroInHalf", [](auto& c) { c.qk_norm.eps = 1e-8; }, "model.attention.qk_norm.eps: got",
+     "eps-too-small"},
     {"EpsInHalf", [](auto& c) { c.qk_norm.eps = 6e-8; }, ""},
-    {"EpsLarge", [](auto& c) { c.qk_norm.eps = 0.0078; }, "model.attention.qk_norm.eps: got"},
+    {"EpsLarge", [](auto& c) { c.qk_norm.eps = 0.0078; }, "model.attention.qk_norm.eps: got",
+     "eps-too-small"},
 };
 
 class AttentionConfigWarnings : public ::testing::TestWithParam<Warning> {};
@@ -186,7 +189,8 @@ TEST_P(AttentionConfigWarnings, AreOneSentenceThatSaysWhereToReadMore) {
     }
     ASSERT_EQ(texts.size(), 1u);
     EXPECT_EQ(texts.front().find(want), 0u) << texts.front();
-    EXPECT_TRUE(texts.front().ends_with(" (docs/qk_norm.md#mistakes)")) << texts.front();
+    EXPECT_TRUE(texts.front().ends_with(concat(" (docs/qk_norm.md#", GetParam().anchor, ")")))
+        << texts.front();
 }
 
 TEST(AttentionConfigTest, TriedNamesThatAreMistakesSayWhy) {
@@ -200,7 +204,10 @@ TEST(AttentionConfigTest, TriedNamesThatAreMistakesSayWhy) {
         } catch (const Error& error) {
             const std::string text = error.what();
             EXPECT_NE(text.find("no setting: "), std::string::npos) << text;
-            EXPECT_NE(text.find("(docs/qk_norm.md#mistakes)"), std::string::npos) << text;
+            const bool clamps = std::string(json).find("clamp") != std::string::npos;
+            const char* anchor = clamps ? "clamped-logits" : "v-normalised";
+            EXPECT_NE(text.find(concat("(docs/qk_norm.md#", anchor, ")")), std::string::npos)
+                << text;
             EXPECT_EQ(text.find("did you mean"), std::string::npos) << text;
         }
     }

@@ -46,10 +46,11 @@ TEST(RanksTest, TwoRanksTrainLikeOne) {
 
 TEST(RanksTest, AnAlarmEndsAllRanksAndIsSaidOnce) {
     const TinyRun tiny;
-    const Outcome outcome = run_ranks(
-        "-np 4 " EVENKEEL_PROGRAM " " +
-        tiny.train("--set parallel.tensor_parallel=2 --set alarms.logit_bound.threshold=0.5 "
-                   "--set alarms.logit_bound.action=end"));
+    const Outcome outcome =
+        run_ranks("-np 4 " EVENKEEL_PROGRAM " " +
+                  tiny.train("--set parallel.tensor_parallel=2 --set trainer.micro_batch_size=1 "
+                             "--set alarms.logit_bound.threshold=0.5 "
+                             "--set alarms.logit_bound.action=end"));
     EXPECT_EQ(outcome.status, 1) << outcome.output;
     EXPECT_EQ(count(outcome.output, "the run ends after a checkpoint"), 1u) << outcome.output;
     EXPECT_EQ(run_evenkeel("inspect " + tiny.run).status, 0) << "the checkpoint is whole";
