@@ -12,8 +12,9 @@ constexpr std::int64_t kMaxHeads = 1 << 20;  // far more than fit, few enough to
 constexpr std::array<std::int64_t, 7> kHeadDims{32, 64, 80, 96, 128, 192, 256};
 constexpr std::array<std::int64_t, 4> kCudaHeadDims{64, 96, 128, 256};
 constexpr double kLeastFactor = 1e-30,
-                 kMostFactor = 1e30;    // of logits, as flash attention takes it
-constexpr double kLeastHalf = 0x1p-24;  // fp16's smallest positive number
+                 kMostFactor = 1e30;                // of logits, as flash attention takes it
+constexpr double kLeastCap = 1e-6, kMostCap = 1e6;  // as flash attention takes them
+constexpr double kLeastHalf = 0x1p-24;              // fp16's smallest positive number
 constexpr double kLargeEps = 1e-3;
 constexpr const char* kNoValueNorm =
     "no setting: values are what attention returns, so normalising them throws away what they "
@@ -71,12 +72,12 @@ void check_logits(const AttentionConfig& config) {
     EVENKEEL_CHECK_CODE(scale == 0.0 || (scale >= kLeastFactor && scale <= kMostFactor),
                         ErrorCode::kConfig, kOp, "model.attention.softmax_scale: got ", scale,
                         ", want a positive number, or 0 for 1 / sqrt(head_dim)");
-    EVENKEEL_CHECK_CODE(cap >= 0.0 && cap <= kMostFactor, ErrorCode::kConfig, kOp,
-                        "model.attention.softcap: got ", cap,
-                        ", want a positive number, or 0 for none");
-    EVENKEEL_CHECK_CODE(std::isfinite(config.sink_init), ErrorCode::kConfig, kOp,
+    EVENKEEL_CHECK_CODE(cap == 0.0 || (cap >= kLeastCap && cap <= kMostCap), ErrorCode::kConfig,
+                        kOp, "model.attention.softcap: got ", cap, ", want a number from ",
+                        kLeastCap, " to ", kMostCap, ", or 0 for none");
+    EVENKEEL_CHECK_CODE(std::abs(config.sink_init) <= kMostFactor, ErrorCode::kConfig, kOp,
                         "model.attention.sink_init: got ", config.sink_init,
-                        ", want a finite number");
+                        ", want a number within ", kMostFactor);
     EVENKEEL_CHECK_CODE(config.sink_init == 0.0 || config.sink == AttentionConfig::Sink::kLearned,
                         ErrorCode::kConfig, kOp, "model.attention.sink_init: got ",
                         config.sink_init,
@@ -89,9 +90,13 @@ void check_gain(const QkNormConfig& norm) {
         EVENKEEL_CHECK_CODE(std::isfinite(value) && right, ErrorCode::kConfig, kOp,
                             "model.attention.qk_norm.", name, ": got ", value, ", want ", want);
     };
-    number("gain_init", norm.gain_init, true, "a finite number");
-    number("gain_offset", norm.gain_offset, true, "a finite number");
-    number("gain_unit", norm.gain_unit, norm.gain_unit > 0.0, "a positive number");
+    const auto of_fp32 = [](double value) { return std::abs(value) <= kMostFactor; };
+    number("gain_init", norm.gain_init, of_fp32(norm.gain_init), "a number that fp32 holds");
+    number("gain_offset", norm.gain_offset, of_fp32(norm.gain_offset), "a number that fp32 holds");
+    number("gain_unit", norm.gain_unit,
+           norm.gain_unit >= kLeastFactor &&
+               of_fp32((norm.gain_init - norm.gain_offset) * norm.gain_unit),
+           "a positive number with which fp32 holds (gain_init - gain_offset) gain_unit");
     number("gain_limit", norm.gain_limit, norm.gain_limit > 0.0, "a positive number");
     if (norm.gain_form != QkNormConfig::GainForm::kExponential) return;
     EVENKEEL_CHECK_CODE(norm.gain == Gain::kPerHeadScalar || norm.gain == Gain::kScalar,

@@ -32,6 +32,16 @@ std::string short_text(double value) {
     return text;
 }
 
+bool fits_a_line(AlarmRule::Test test) {
+    return test == AlarmRule::Test::kBelowFalling || test == AlarmRule::Test::kDoubling;
+}
+
+// Whether a number is where, by its line, it may break a rule that fits one.
+bool is_in_reach(const AlarmRule& rule, double value) {
+    return rule.test == AlarmRule::Test::kDoubling ? value >= rule.least
+                                                   : value < rule.setting.threshold;
+}
+
 // alarm max_logit: max_logit of layer 3 head 5 is 132.4, above 100, since step 120 (3 of 48); read ..
 std::string to_text(const AlarmEvent& event, const AlarmRule& rule) {
     if (!event.raised) {
@@ -203,9 +213,16 @@ std::vector<AlarmEvent> AlarmBoard::check(const MetricRecord& record) {
     std::vector<double> values;
     for (Watch& watch : watches_) {
         if (!read(record, watch, values)) continue;
+        const bool has_line =
+            !fits_a_line(watch.rule.test) || watch.history.size() >= kAlarmLeastRecords;
         bool active = false;
         for (std::size_t i = 0; i < values.size(); ++i) {
             Cell& cell = watch.cells[i];
+            // After restore an alarm waits for its line: it is not over for want of one.
+            if (cell.active && !has_line && is_in_reach(watch.rule, values[i])) {
+                active = true;
+                continue;
+            }
             if (is_broken(watch, i, values[i], record.step)) {
                 if (cell.broken++ == 0 && !cell.active) cell.since = record.step;
                 cell.kept = 0;

@@ -696,7 +696,9 @@ void prepare_rows(const FlashProblem& p, std::int64_t kv, std::int64_t row_block
         row[i].shift = static_cast<float>(lse / scale);
         // Makes up for the rounding of shift: e^x = 1 + x for x this small.
         row[i].weight = static_cast<float>(1.0 + (scale * row[i].shift - lse));
-        coarse |= __builtin_fabsf(lse) > p.coarse_lse && lse != -kInfinity;
+        // An infinite one is not made anew: gradients become NaN where the lse left fp32's range.
+        const float size = __builtin_fabsf(lse);
+        coarse |= size > p.coarse_lse && size != kInfinity;
         if (p.dsink) sink_share[i] = __builtin_exp(p.sink[rows.head(p, i)] - lse);
     }
     if (coarse) refine_rows(p, rows, kv, memory, row, sink_share);

@@ -391,6 +391,21 @@ TEST_P(FlashMethodPathTest, NanInGivesNanOut) {
     }
 }
 
+TEST_P(FlashMethodPathTest, LseBeyondFp32GivesNanGradients) {
+    FlashInputs in = make_flash_inputs({1, 40, 40, 1, 1, 64}, dtype(), DataKind::kGaussian);
+    AttentionOptions options;
+    options.sink = Tensor::full({1}, static_cast<float>(kInfinity), DType::kFloat32);
+    EXPECT_TRUE(std::isnan(to_doubles(run_flash(in, options).d.dsink)[0])) << "infinite sink";
+    // Dot products of 6.4e19 times a scale of 1e20: in a double's range, not in fp32's.
+    options.sink = {};
+    options.softmax_scale = 1e20;
+    in.q.fill(1e9f);
+    in.k.fill(1e9f);
+    const FlashResults r = run_flash(in, options);
+    EXPECT_EQ(to_doubles(r.lse)[20], kInfinity);
+    EXPECT_TRUE(std::isnan(to_doubles(r.d.dq.slice(1, 20, 21).clone())[0]));
+}
+
 TEST(FlashMethodErrorTest, RejectsCapsAndSinksWithoutMeaning) {
     const Tensor q = Tensor::zeros({1, 4, 2, 64}, DType::kFloat32);
     const Tensor lse = Tensor::zeros({1, 2, 4}, DType::kFloat32);

@@ -177,6 +177,35 @@ TEST(AlarmTest, GoesOnFromItsState) {
     later.restore("{}");
 }
 
+TEST(AlarmTest, IsNotOverAfterRestoreForWantOfALine) {
+    std::vector<double> falling, rising;
+    for (int i = 0; i < 20; ++i) {
+        falling.push_back(0.09 - 0.001 * i);
+        rising.push_back(0.05 + 0.001 * i);
+    }
+    const AlarmRule rule = rule_of(Kind::kBelowFalling, 0.1, 5);
+    AlarmBoard before({rule}, 100);
+    EXPECT_EQ(story(before, falling), "+12");
+    const auto resumed = [&](const std::vector<double>& values) {
+        AlarmBoard after({rule}, 100);
+        after.restore(before.state());
+        return story(after, values);
+    };
+    EXPECT_EQ(resumed(falling), "");
+    EXPECT_EQ(resumed(rising), "-12") << "five records from the eighth on, which has a line";
+    EXPECT_EQ(resumed(std::vector<double>(20, 0.2)), "-5") << "out of reach, whatever the line";
+    EXPECT_EQ(resumed({NAN, 0.05, NAN, 0.05}), "");
+
+    AlarmRule doubling = rule_of(Kind::kDoubling, 0.26, 2);
+    doubling.least = 25.0;
+    std::vector<double> growing;
+    for (int i = 0; i < 20; ++i) growing.push_back(30.0 * std::pow(2.0, i / 10.0));
+    AlarmBoard grown({doubling}, 100), later({doubling}, 100);
+    EXPECT_EQ(story(grown, growing), "+9");
+    later.restore(grown.state());
+    EXPECT_EQ(story(later, growing), "");
+}
+
 TEST(AlarmTest, RefusesSettingsWithoutMeaning) {
     AlarmSetting setting{AlarmAction::kWarn, 1.0, 1};
     setting.validate("alarms.x");
