@@ -95,6 +95,7 @@ class LrSweep final : public Study {
         for (const std::string& method : words_of(methods_))
             summaries_.push_back(summarize(method));
         Outcome outcome;
+        count_points(results_, outcome);
         outcome.tables = {summary_table(),
                           points_table("loss", "final held-out loss, nats a byte", "%.4f"),
                           points_table("max_logit", "largest logit in any step", "%.4g"),

@@ -235,6 +235,11 @@ std::map<std::string, PointResult> run_points(const StudyCommand& command, const
     return results;
 }
 
+void count_points(const std::map<std::string, PointResult>& results, Outcome& outcome) {
+    outcome.points = results.size();
+    for (const auto& [key, result] : results) outcome.failed += result.failure.empty() ? 0 : 1;
+}
+
 void begin_point() { ::prctl(PR_SET_PDEATHSIG, SIGTERM); }
 
 void keep_point(const StudyCommand& command,

@@ -10,6 +10,7 @@
 
 #include "launch/commands.h"
 #include "launch/report_plots.h"
+#include "launch/studies/study.h"
 
 namespace evenkeel::study {
 
@@ -34,6 +35,9 @@ struct PointPlan {
 // failed before are tried again. A point whose process fails does not end the others. Throws kConfig when a kept point
 // has other settings.
 std::map<std::string, PointResult> run_points(const StudyCommand& command, const PointPlan& plan);
+
+// Sets the outcome's counts of points and of those that failed.
+void count_points(const std::map<std::string, PointResult>& results, Outcome& outcome);
 
 // In the process of a point. It ends when the one that started it does.
 void begin_point();

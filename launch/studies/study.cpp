@@ -259,6 +259,9 @@ void run_study(StudyCommand command) {
     log_info("results  " +
              std::filesystem::absolute(command.out + "/results.json").lexically_normal().string());
     study::write_page(*study, outcome, command.out);
+    EVENKEEL_CHECK_CODE(outcome.failed == 0, ErrorCode::kIo, "study", outcome.failed, " of ",
+                        outcome.points, " points failed, why is in ", command.out,
+                        "/points; the same command tries them again");
 }
 
 }  // namespace evenkeel

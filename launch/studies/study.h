@@ -33,7 +33,8 @@ struct Table {
 struct Outcome {
     std::vector<Table> tables;
     std::vector<Figure> figures;
-    std::vector<std::string> findings;  // sentences made of the numbers measured
+    std::vector<std::string> findings;   // sentences made of the numbers measured
+    std::size_t points = 0, failed = 0;  // of the points that were to be there
 };
 
 class Study {

@@ -76,6 +76,7 @@ class Temperature final : public Study {
                      {"failure", "failed"}},
                     {}};
         Outcome outcome;
+        count_points(results, outcome);
         for (const std::string& method : words_of(methods_)) {
             const double never = results.at(method + "_never").number("loss");
             for (const char* when : kTimes) {

@@ -83,6 +83,7 @@ class Transplant final : public Study {
             plot.series[2].points.push_back({kappa, result.number("unigram")});
         }
         Outcome outcome;
+        count_points(results, outcome);
         outcome.tables = {table};
         outcome.figures = {figure_of("Loss over kappa", plot)};
         outcome.figures[0].wide = true;

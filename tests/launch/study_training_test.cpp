@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "framework/checkpoint.h"
@@ -188,6 +189,23 @@ TEST(StudyPointsTest, AFailedPointIsRecordedAndTriedAgain) {
     EXPECT_EQ(results.at("bad").number("x"), 2.0);
     plan.settings = R"({"a":2})";
     EXPECT_THROW(study::run_points(command, plan), Error);
+}
+
+TEST_F(TrainedStudyTest, EndsWithStatusOneWhenAPointFailed) {
+    const std::string out = tiny_.directory.file("failed");
+    const std::string sweep =
+        "study lr-sweep --out " + out + " " +
+        settings("--set methods=plain --set overhead_pairs=0 --set rates=1e-3");
+    const std::string text = read_file(tiny_.text);
+    std::ofstream(tiny_.text, std::ios::trunc).close();
+    const Outcome failed = run_evenkeel(sweep);
+    EXPECT_EQ(failed.status, 1) << failed.output;
+    EXPECT_NE(failed.output.find("1 of 1 points failed"), std::string::npos) << failed.output;
+    const Json results = Json::parse(read_file(out + "/results.json"));
+    EXPECT_EQ(results.at("tables").at("failures").at(0).at("point"), "plain_1e-3");
+    std::ofstream(tiny_.text) << text;
+    const Outcome mended = run_evenkeel(sweep);
+    EXPECT_EQ(mended.status, 0) << mended.output;
 }
 
 // The sweep in ten seconds: at a learning rate ten times too large plain attention's logits run away within the first

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "framework/safetensors.h"
+#include "model/method.h"
 #include "tests/support/compare.h"
 #include "tests/support/run_files.h"
 #include "tests/support/temporary_directory.h"
@@ -38,6 +39,31 @@ const Variant kVariants[] = {
      [](ModelConfig& c) {
          c.attention.num_kv_heads = 1;
          c.attention.window = 4;
+     }},
+    {"LayerNorm", [](ModelConfig& c) { apply_method("layer_norm", c); }},
+    {"OffsetAndUnitOfGains",
+     [](ModelConfig& c) {
+         apply_method("rms", c);
+         c.attention.qk_norm.gain_offset = 0.25;
+         c.attention.qk_norm.gain_unit = 1.25;
+     }},
+    {"FullWidth", [](ModelConfig& c) { apply_method("full_width_rms", c); }},
+    {"Henry", [](ModelConfig& c) { apply_method("henry", c); }},
+    {"HenryModule", [](ModelConfig& c) { apply_method("henry_module", c); }},
+    {"Cosine", [](ModelConfig& c) { apply_method("cosine", c); }},
+    {"Softcap",
+     [](ModelConfig& c) {
+         apply_method("softcap", c);
+         c.attention.softcap = 2.0;
+     }},
+    {"Sink", [](ModelConfig& c) { apply_method("sink", c); }},
+    {"OffByOne", [](ModelConfig& c) { apply_method("off_by_one", c); }},
+    {"SinkUnderACapOfNormalisedLogits",
+     [](ModelConfig& c) {
+         apply_method("rms", c);
+         c.attention.softcap = 2.0;
+         c.attention.sink = AttentionConfig::Sink::kLearned;
+         c.attention.sink_init = 0.5;
      }},
 };
 
