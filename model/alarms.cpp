@@ -36,6 +36,10 @@ void AlarmConfig::validate() const {
     entropy.validate("alarms.entropy");
     saturation.validate("alarms.saturation");
     gain_drift.validate("alarms.gain_drift");
+    EVENKEEL_CHECK_CODE(gain_drift.threshold > 1.0, ErrorCode::kConfig, "alarms",
+                        "alarms.gain_drift.threshold: got ", gain_drift.threshold,
+                        ", want more than 1: a gain is that many times its first value, or that "
+                        "part of it");
     small_rows.validate("alarms.small_rows");
     gradient_norm.validate("alarms.gradient_norm");
 }

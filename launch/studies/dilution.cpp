@@ -2,6 +2,7 @@
 // long row one key can get. Through flash attention: the needle's value is one in a channel of its own, so that the
 // output holds its probability; lse tells what a sink takes.
 #include <cmath>
+#include <utility>
 
 #include "attention/flash_attention.h"
 #include "launch/saved_run.h"
@@ -57,8 +58,14 @@ class Dilution final : public Study {
             EVENKEEL_CHECK_CODE(tokens >= 16 && tokens <= 1e7, ErrorCode::kConfig, "study",
                                 "tokens: got ", tokens, ", want from 16 to 10000000");
         }
-        numbers_of("gains", gains_);
-        numbers_of("bounds", bounds_);
+        // They are factors of the logits; to flash attention one of 0 stands for 1 / sqrt(D).
+        for (const auto& [name, text] :
+             {std::pair{"gains", gains_}, std::pair{"bounds", bounds_}}) {
+            for (const double factor : numbers_of(name, text)) {
+                EVENKEEL_CHECK_CODE(factor >= 1e-6 && factor <= 1e6, ErrorCode::kConfig, "study",
+                                    name, ": got ", factor, ", want from 1e-6 to 1e6");
+            }
+        }
     }
 
     Outcome run(const StudyCommand&) override {

@@ -262,6 +262,8 @@ TEST(StudyTest, WrongUseIsRefusedInOneLine) {
                  {"study half --set scale=1", "scales"},
                  {"study half --set scales=1,two", "two"},
                  {"study half --set scales=-1", "scales"},
+                 {"study dilution --set gains=0", "gains: got 0"},
+                 {"study dilution --set bounds=-1", "bounds: got -1"},
                  {"study quantize --set outliers=1000", "outliers"}};
     for (const auto& [arguments, word] : cases) {
         const Outcome outcome = run_evenkeel(arguments);

@@ -64,6 +64,9 @@ TEST(AlarmRulesTest, NameTheSettingThatIsWrong) {
                   std::string::npos)
             << error.what();
     }
+    config = {};
+    config.gain_drift.threshold = 1.0;  // every gain is out of bounds
+    EXPECT_THROW(config.validate(), Error);
 }
 
 }  // namespace
