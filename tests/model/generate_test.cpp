@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "model/method.h"
 #include "tests/support/compare.h"
 #include "tests/support/tiny_model.h"
 
@@ -47,18 +48,28 @@ TEST(GenerateTest, GreedyDecodingIsTheArgmaxOfTheWholeForward) {
     EXPECT_GT(used.size(), 3u) << "a constant text proves little";
 }
 
-TEST(GenerateTest, DecodesABatchLikeTheWholeForward) {
+TEST(GenerateTest, DecodesABatchLikeTheWholeForwardWithEveryMethod) {
     const SoloGrid solo;
-    const ModelConfig config = tiny_model();
-    LanguageModel model(solo.grid, config, 1);
-    const Tensor tokens = testing::random_batch(3, 12, 32, 5).tokens;
-    const Tensor want = model.local_logits(tokens);  // [B, T, V]
-    auto state = model.start_decoding(3, 12);
-    for (const auto& [begin, end] : {std::pair{0, 5}, std::pair{5, 6}, std::pair{6, 12}}) {
-        const Tensor got = model.decode(*state, tokens.slice(1, begin, end).contiguous());
-        EXPECT_TRUE(
-            testing::near(got, want.slice(1, end - 1, end).contiguous().view({3, 32}), 1e-4, 1e-5))
-            << "up to position " << end;
+    for (const Method* method : methods()) {
+        SCOPED_TRACE(method->name);
+        ModelConfig config = tiny_model();
+        apply_method(method->name, config);
+        // Where it bends the logits of so small a model.
+        if (config.attention.softcap > 0.0) config.attention.softcap = 0.5;
+        if (config.attention.sink == AttentionConfig::Sink::kLearned) {
+            config.attention.sink_init = 0.5;
+        }
+        LanguageModel model(solo.grid, config, 1);
+        testing::randomize_gains(model);
+        const Tensor tokens = testing::random_batch(3, 12, 32, 5).tokens;
+        const Tensor want = model.local_logits(tokens);  // [B, T, V]
+        auto state = model.start_decoding(3, 12);
+        for (const auto& [begin, end] : {std::pair{0, 5}, std::pair{5, 6}, std::pair{6, 12}}) {
+            const Tensor got = model.decode(*state, tokens.slice(1, begin, end).contiguous());
+            EXPECT_TRUE(testing::near(got, want.slice(1, end - 1, end).contiguous().view({3, 32}),
+                                      1e-4, 1e-5))
+                << "up to position " << end;
+        }
     }
 }
 
