@@ -14,7 +14,7 @@ constexpr std::array<std::int64_t, 4> kCudaHeadDims{64, 96, 128, 256};
 constexpr double kLeastFactor = 1e-30,
                  kMostFactor = 1e30;                // of logits, as flash attention takes it
 constexpr double kLeastCap = 1e-6, kMostCap = 1e6;  // as flash attention takes them
-constexpr double kLeastHalf = 0x1p-24;              // fp16's smallest positive number
+constexpr double kLeastHalf = 0x1p-25;              // and less is rounded to 0 in fp16
 constexpr double kLargeEps = 1e-3;
 constexpr const char* kNoValueNorm =
     "no setting: values are what attention returns, so normalising them throws away what they "
@@ -217,6 +217,13 @@ std::vector<std::string> AttentionConfig::warnings() const {
              ", about 1 / sqrt(head_dim), with q and k of unit length, whose dot products are at "
              "most 1 already: the softmax stays near uniform unless gains grow that much larger; "
              "want 0, which means 1 here");
+    }
+    const bool on_both =
+        qk_norm.gain == Gain::kPerHeadChannel || qk_norm.gain == Gain::kSharedChannel;
+    if (on_both && qk_norm.gain_init == 0.0) {
+        warn("gain-missing",
+             "qk_norm.gain_init: got 0 for q and k, so that neither gain ever gets a gradient and "
+             "attention stays uniform; want 1 or so");
     }
     if (unit_length && qk_norm.gain == Gain::kNone && logit_scale() <= 1.0) {
         warn("gain-missing",

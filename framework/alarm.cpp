@@ -74,6 +74,9 @@ std::string to_text(const AlarmEvent& event, const AlarmRule& rule) {
     return text + (rule.advice.empty() ? "" : "; read " + rule.advice);
 }
 
+// Rules of one setting may look at several numbers.
+std::string key_of(const AlarmRule& rule) { return concat(rule.name, " of ", rule.metric); }
+
 }  // namespace
 
 void AlarmSetting::visit_fields(ConfigVisitor& v) {
@@ -94,7 +97,7 @@ AlarmBoard::AlarmBoard(std::vector<AlarmRule> rules, std::int64_t steps) : steps
     for (AlarmRule& rule : rules) {
         if (rule.setting.action == AlarmAction::kNone) continue;
         for (const Watch& watch : watches_) {
-            EVENKEEL_CHECK(watch.rule.name != rule.name, "alarms", "got the name ", rule.name,
+            EVENKEEL_CHECK(key_of(watch.rule) != key_of(rule), "alarms", "got ", key_of(rule),
                            " twice");
         }
         Watch watch;
@@ -154,7 +157,8 @@ bool AlarmBoard::is_broken(const Watch& watch,
             return !(value >= threshold);
         case AlarmRule::Test::kBelowFalling:
             return std::isnan(value) ||
-                   (value < threshold && fitted([](double v) { return v; }) < 0.0);
+                   (value < threshold &&
+                    (watch.cells[cell].active || fitted([](double v) { return v; }) < 0.0));
         case AlarmRule::Test::kDrift: {
             const double first = std::abs(watch.first[cell]), now = std::abs(value);
             if (first == 0.0) return std::isnan(value);
@@ -256,7 +260,7 @@ std::string AlarmBoard::state() const {
             cells.push_back({i, cell.broken, cell.kept, cell.since, cell.active ? 1 : 0});
         }
         if (watch.first.empty() && cells.empty()) continue;
-        json[watch.rule.name] = {
+        json[key_of(watch.rule)] = {
             {"numbers", watch.cells.size()}, {"first", watch.first}, {"cells", cells}};
     }
     return json.dump();
@@ -266,8 +270,8 @@ void AlarmBoard::restore(const std::string& text) {
     try {
         const Json json = Json::parse(text);
         for (Watch& watch : watches_) {
-            if (!json.contains(watch.rule.name)) continue;
-            const Json& saved = json.at(watch.rule.name);
+            if (!json.contains(key_of(watch.rule))) continue;
+            const Json& saved = json.at(key_of(watch.rule));
             const auto count = saved.at("numbers").get<std::size_t>();
             watch.cells.assign(count, {});
             watch.first.clear();

@@ -29,12 +29,12 @@ struct AlarmRule {
     enum class Test {
         kAbove,         // value > threshold; NaN is
         kBelow,         // value < threshold; NaN is
-        kBelowFalling,  // the same, and the line fitted to the last kAlarmWindow records falls
+        kBelowFalling,  // the same, and at first the line fitted to the last kAlarmWindow records falls
         kDrift,         // |value| is `threshold` times its first value's, or that part of it
         kDoubling,  // ln value grows, by a line fitted to the last kAlarmWindow records, so fast that the
                     // value doubles within `threshold` times the steps that are left
     };
-    std::string name;    // "max_logit"
+    std::string name;    // "max_logit": of its setting; rules that share one differ in their metric
     std::string metric;  // a scalar or table of a record; one without it leaves the rule as it was
     Test test = Test::kAbove;
     AlarmSetting setting;
@@ -68,7 +68,7 @@ class AlarmBoard {
     // First values and alarms so far, as JSON, for a checkpoint. Fitted lines begin anew after restore.
     std::string state() const;
     void restore(
-        const std::string& json);  // rules are known by name; throws kIo for what is no state
+        const std::string& json);  // rules are known by name and metric; throws kIo for what is no state
 
   private:
     // One number of a rule.

@@ -46,7 +46,8 @@ std::string read_text(const std::string& path) {
     std::error_code error;
     const fs::file_status status = fs::status(path, error);
     check(status.type() != fs::file_type::not_found,
-          ", which does not exist; want a text file or a directory of text files");
+          ", which does not exist; want a text file or a directory of text files "
+          "(launch/fortunes.sh FILE makes one)");
     // Every rank reads the text by itself, so it can't be a pipe; a device may never end.
     check(fs::is_regular_file(status) || fs::is_directory(status) ||
               status.type() == fs::file_type::none,

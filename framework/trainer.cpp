@@ -233,6 +233,7 @@ void TrainingRun::show_progress(const MetricRecord& record, bool last) {
         if (name == "tokens_per_second") line += "  " + fixed(value, 0) + " tokens/s";
         if (name == "exposed_communication") line += "  waits " + fixed(100.0 * value, 1) + " %";
         if (name == "max_logit_max") line += "  max logit " + fixed(value, 2);
+        if (name == "max_logit_uncapped_max") line += " (" + fixed(value, 2) + " uncapped)";
         if (name == "entropy_mean") line += "  entropy " + fixed(value, 2);
         if (name == "validation_loss") {
             line += "  validation loss " + fixed(value, 4);

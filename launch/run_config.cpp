@@ -1,5 +1,6 @@
 #include "launch/run_config.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "framework/checkpoint.h"
@@ -101,6 +102,27 @@ RunConfig load_run_config(const std::string& path, const std::vector<std::string
     RunConfig config;
     load_config([&](ConfigVisitor& v) { config.visit_fields(v); }, path, overrides);
     return config;
+}
+
+std::string replaced_by_method(const std::string& path, const std::vector<std::string>& overrides) {
+    const auto sets = [&](const std::string& key) {
+        return std::any_of(overrides.begin(), overrides.end(), [&](const std::string& override) {
+            return override.starts_with(key + "=");
+        });
+    };
+    if (!sets("model.method")) return "";
+    RunConfig defaults, file = load_run_config(path, {}), all = load_run_config(path, overrides);
+    const auto visit = [](RunConfig& config) {
+        return [&config](ConfigVisitor& v) { config.visit_fields(v); };
+    };
+    const auto given = differing_paths(visit(file), visit(defaults));
+    std::string keys;
+    for (const std::string& key : differing_paths(visit(all), visit(file))) {
+        const bool in_file = std::find(given.begin(), given.end(), key) != given.end();
+        if (!in_file || sets(key) || key == "model.method") continue;
+        keys += (keys.empty() ? "" : ", ") + key;
+    }
+    return keys;
 }
 
 std::string to_json(RunConfig& config) {

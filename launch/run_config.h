@@ -29,6 +29,9 @@ struct RunConfig {
 
 // File, then overrides; not validated, because rules depend on the number of ranks.
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides);
+// The keys that the file sets and that an override of model.method, which stands for a whole set of values, has
+// set otherwise; "" if there are none.
+std::string replaced_by_method(const std::string& path, const std::vector<std::string>& overrides);
 std::string to_json(RunConfig& config);
 // "model.attention  num_heads=8 num_kv_heads=4 ..": a line a section, for the start of a log.
 std::string compact_text(RunConfig& config);

@@ -47,7 +47,10 @@ void report_memory(const MemoryPlan& plan, Device device) {
     const std::string text =
         concat("memory  ", bytes_text(peak), " a rank at the peak of the first step, ",
                bytes_text(plan.peak()), " planned");
-    if (std::abs(ratio - 1.0) <= 0.05) return log_info(text);
+    constexpr double kSmall = 1 << 20;  // bytes: of a model for trying things out, a few tables
+    if (std::abs(ratio - 1.0) <= 0.05 || std::abs(static_cast<double>(peak) - planned) <= kSmall) {
+        return log_info(text);
+    }
     log_warning(text + ": more than 5 % apart");
 }
 
@@ -174,6 +177,17 @@ void run_train(const TrainCommand& command, Communicator& world) {
     log_info(compact_text(config));
     if (world.rank() == 0) {
         for (const std::string& text : config.model.attention.warnings()) log_warning(text);
+        const std::string replaced = replaced_by_method(command.config, command.overrides);
+        if (!replaced.empty()) {
+            log_warning(concat("model.method=", config.model.method, " replaces what ",
+                               command.config, " sets: ", replaced,
+                               "; give them by --set after it to keep them"));
+        }
+        if (!config.model.telemetry) {
+            log_warning(
+                "model.telemetry: got false, so that no alarm about heads can be raised, only "
+                "alarms.gradient_norm");
+        }
     }
 
     const ProcessGrid grid(world, config.parallel, config.device);

@@ -70,16 +70,16 @@ std::vector<AlarmRule> alarm_rules(const AlarmConfig& config, const ModelConfig&
         true;
     add("saturation", "saturation", Test::kAbove, config.saturation, "Entropy").of_row_means = true;
     if (normed) {
-        add("q_gain_drift", "q_gain_max", Test::kDrift, config.gain_drift, "Gains");
-        add("k_gain_drift", "k_gain_max", Test::kDrift, config.gain_drift, "Gains");
+        add("gain_drift", "q_gain_max", Test::kDrift, config.gain_drift, "Gains");
+        add("gain_drift", "k_gain_max", Test::kDrift, config.gain_drift, "Gains");
         // eps is added to the mean of squares, or with l2 to their sum.
         const double channels =
             norm.kind == QkNormKind::kL2 ? static_cast<double>(attention.head_dim) : 1.0;
         AlarmSetting rows = config.small_rows;
         rows.threshold = std::sqrt(rows.threshold * norm.eps / channels);
         if (norm.eps > 0.0) {
-            add("small_q", "q_rms_min", Test::kBelow, rows, "Norms");
-            add("small_k", "k_rms_min", Test::kBelow, rows, "Norms");
+            add("small_rows", "q_rms_min", Test::kBelow, rows, "Norms");
+            add("small_rows", "k_rms_min", Test::kBelow, rows, "Norms");
         }
     }
     add("gradient_norm", "grad_norm_deviations", Test::kAbove, config.gradient_norm,

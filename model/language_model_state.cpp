@@ -20,6 +20,7 @@ std::string config_json(ModelConfig config) {
 std::string LanguageModel::description() const {
     ModelConfig described = config_;
     described.telemetry = true;  // watching changes nothing
+    described.method.clear();    // its settings are there
     return config_json(described);
 }
 

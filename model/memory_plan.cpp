@@ -174,7 +174,7 @@ std::string to_text(const MemoryPlan& plan) {
         text += start + (detail.empty() ? "" : "  " + detail) + "\n";
     };
     line("parameters", plan.parameters(),
-         (plan.values > 0 ? "bf16 " + bytes_text(plan.values) + ", " : "") + "masters " +
+         (plan.values > 0 ? "values " + bytes_text(plan.values) + ", " : "") + "masters " +
              bytes_text(plan.masters) + ", gradients " + bytes_text(plan.gradients) + ", moments " +
              bytes_text(plan.moments));
     line("tables", plan.tables, "rotation, telemetry, token ids");

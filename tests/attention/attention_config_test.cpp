@@ -168,6 +168,8 @@ const Warning kWarnings[] = {
     {"ScaleKeptWithRms", [](auto& c) { c.head_dim = 64, c.softmax_scale = 0.125; }, ""},
     {"GainMissing", [](auto& c) { c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kNone; },
      "model.attention.qk_norm.gain: none", "gain-missing"},
+    {"GainsOfZero", [](auto& c) { c.qk_norm.gain_init = 0.0; },
+     "model.attention.qk_norm.gain_init: got 0", "gain-missing"},
     {"GainInTheScale",
      [](auto& c) {
          c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kNone, c.softmax_scale = 10.0;
@@ -175,7 +177,7 @@ const Warning kWarnings[] = {
      ""},
     {"EpsZeroInHalf", [](auto& c) { c.qk_norm.eps = 1e-8; }, "model.attention.qk_norm.eps: got",
      "eps-too-small"},
-    {"EpsInHalf", [](auto& c) { c.qk_norm.eps = 6e-8; }, ""},
+    {"EpsInHalf", [](auto& c) { c.qk_norm.eps = 3e-8; }, ""},
     {"EpsLarge", [](auto& c) { c.qk_norm.eps = 0.0078; }, "model.attention.qk_norm.eps: got",
      "eps-too-small"},
 };

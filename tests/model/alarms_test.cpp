@@ -32,8 +32,8 @@ TEST(AlarmRulesTest, WatchLogitsOfPlainAttentionAndTheBoundOfANorm) {
     EXPECT_EQ(rules_of(model),
               "max_logit_critical:max_logit:1e+04 logit_bound:logit_bound:100 "
               "logit_growth:logit_bound:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
-              "q_gain_drift:q_gain_max:4 k_gain_drift:k_gain_max:4 "
-              "small_q:q_rms_min:0.00316 small_k:k_rms_min:0.00316 "
+              "gain_drift:q_gain_max:4 gain_drift:k_gain_max:4 "
+              "small_rows:q_rms_min:0.00316 small_rows:k_rms_min:0.00316 "
               "gradient_norm:grad_norm_deviations:6 ");
 }
 
@@ -44,12 +44,12 @@ TEST(AlarmRulesTest, CompareRowsWithTheEpsOfTheirNorm) {
     model.attention.head_dim = 64;
     for (const AlarmRule& rule : alarm_rules({}, model)) {
         // rms^2 D < 10 eps
-        if (rule.name == "small_q") {
+        if (rule.name == "small_rows") {
             EXPECT_NEAR(rule.setting.threshold, std::sqrt(1e-3 / 64), 1e-12);
         }
     }
     model.attention.qk_norm.eps = 0.0;
-    EXPECT_EQ(rules_of(model).find("small_q"), std::string::npos);
+    EXPECT_EQ(rules_of(model).find("small_rows"), std::string::npos);
 }
 
 TEST(AlarmRulesTest, NameTheSettingThatIsWrong) {
