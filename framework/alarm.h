@@ -67,8 +67,8 @@ class AlarmBoard {
 
     // First values and alarms so far, as JSON, for a checkpoint. Fitted lines begin anew after restore.
     std::string state() const;
-    void restore(
-        const std::string& json);  // rules are known by name and metric; throws kIo for what is no state
+    void restore(const std::string&
+                     json);  // rules are known by name and metric; throws kIo for what is no state
 
   private:
     // One number of a rule.

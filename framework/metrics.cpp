@@ -88,7 +88,8 @@ AlarmEvent to_alarm(const Json& json) {
 
 std::string to_json(const AlarmEvent& event) {
     std::string text =
-        concat("{\"alarm\":", quoted(event.alarm), ",\"metric\":", quoted(event.metric), ",\"raised\":", event.raised ? "true" : "false");
+        concat("{\"alarm\":", quoted(event.alarm), ",\"metric\":", quoted(event.metric),
+               ",\"raised\":", event.raised ? "true" : "false");
     if (event.row >= 0) text += concat(",\"row\":", event.row);
     if (event.column >= 0) text += concat(",\"column\":", event.column);
     return text + concat(",\"value\":", to_text(event.value),

@@ -65,10 +65,10 @@ struct Parameter {
     bool joins_previous = false;
 
     // Memory, undefined until ParameterBuckets gives it.
-    Tensor value;   // local shape, what forward and backward read: fp32 or bf16
+    Tensor value;  // local shape, what forward and backward read: fp32 or bf16
     // local shape, fp32: what the optimizer updates; value itself when that is fp32 and not derived
     Tensor master;
-    Tensor grad;    // local shape, fp32: backward adds to it
+    Tensor grad;                 // local shape, fp32: backward adds to it
     Tensor exp_avg, exp_avg_sq;  // local shape, fp32: AdamW's moments
 
     Shape local_shape() const;

@@ -9,8 +9,7 @@ void token_dots(const Tensor& x, const Tensor& y, const Tensor& out) {
     const std::int64_t T = x.size(1), tokens = x.size(0) * T;
     const auto bytes = static_cast<std::int64_t>(size_of(x.dtype()));
     const auto row = [&](const Tensor& rows, std::int64_t token) {
-        return rows.raw() +
-               (token / T * rows.stride(0) + token % T * rows.stride(1)) * bytes;
+        return rows.raw() + (token / T * rows.stride(0) + token % T * rows.stride(1)) * bytes;
     };
     const auto dot = EVENKEEL_FOR_CURRENT_ISA(token_dot);
     float* to = out.data<float>();
