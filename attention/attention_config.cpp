@@ -112,6 +112,33 @@ void check_gain(const QkNormConfig& norm) {
            "a positive number of at most gain_limit: an exponential is never anything else");
 }
 
+// What is done to gains between updates, and to the norm as a whole over the first of them.
+void check_holds(const QkNormConfig& norm) {
+    const bool per_head_rms = norm.kind == Kind::kRms && norm.scope == Scope::kHead;
+    const bool on_both = norm.gain == Gain::kPerHeadChannel || norm.gain == Gain::kSharedChannel;
+    EVENKEEL_CHECK_CODE(norm.anneal_steps >= 0, ErrorCode::kConfig, kOp,
+                        "model.attention.qk_norm.anneal_steps: got ", norm.anneal_steps,
+                        ", want a number of steps, or 0 for none");
+    EVENKEEL_CHECK_CODE(norm.anneal_steps == 0 || (per_head_rms && on_both), ErrorCode::kConfig,
+                        kOp, "model.attention.qk_norm.anneal_steps: got ", norm.anneal_steps,
+                        ", want 0: only qk_norm.kind rms with scope head and a gain for each "
+                        "channel comes in by and by");
+    EVENKEEL_CHECK_CODE(std::isfinite(norm.gain_bound) && norm.gain_bound >= 0.0,
+                        ErrorCode::kConfig, kOp, "model.attention.qk_norm.gain_bound: got ",
+                        norm.gain_bound, ", want a positive number, or 0 for none");
+    EVENKEEL_CHECK_CODE(norm.gain_pull >= 0.0 && norm.gain_pull <= 1.0, ErrorCode::kConfig, kOp,
+                        "model.attention.qk_norm.gain_pull: got ", norm.gain_pull,
+                        ", want a number from 0 to 1");
+    EVENKEEL_CHECK_CODE(
+        (norm.gain_bound == 0.0 && norm.gain_pull == 0.0) ||
+            (norm.kind != Kind::kNone && norm.gain == Gain::kPerHeadChannel &&
+             norm.scope == Scope::kHead),
+        ErrorCode::kConfig, kOp, "model.attention.qk_norm.",
+        norm.gain_bound != 0.0 ? "gain_bound" : "gain_pull",
+        ": want 0: only gains of each head and channel (qk_norm.gain per_head_channel, scope "
+        "head) are held");
+}
+
 void check_norm(const QkNormConfig& norm) {
     const bool full_width = norm.scope == Scope::kFullWidth;
     EVENKEEL_CHECK_CODE(!full_width || norm.kind == Kind::kRms, ErrorCode::kConfig, kOp,
@@ -122,6 +149,7 @@ void check_norm(const QkNormConfig& norm) {
         ErrorCode::kConfig, kOp,
         "model.attention.qk_norm.gain: got a factor of the logits, want per_head_channel, "
         "shared_channel or none with qk_norm.scope full_width");
+    check_holds(norm);
     if (norm.kind == Kind::kNone) return;
     EVENKEEL_CHECK_CODE(std::isfinite(norm.eps) && norm.eps > 0.0, ErrorCode::kConfig, kOp,
                         "model.attention.qk_norm.eps: got ", norm.eps, ", want a positive number");
@@ -166,6 +194,12 @@ void QkNormConfig::visit_fields(ConfigVisitor& v) {
     v.field("gain_unit", gain_unit, "what a gain of 1 is stored as: the optimizer steps by it");
     v.field("gain_limit", gain_limit, "largest gain of the exponential form");
     v.field("gain_weight_decay", gain_weight_decay, "whether weight decay applies to the gains");
+    v.field("anneal_steps", anneal_steps,
+            "steps over which the norm comes in, for models trained without it; 0: there at once");
+    v.field("gain_bound", gain_bound,
+            "gains are held so that no logit can be larger than this; 0: they are not");
+    v.field("gain_pull", gain_pull,
+            "share of the way back to their first values that gains go at each update");
     v.refused("normalize_v", kNoValueNorm);
 }
 
@@ -174,6 +208,8 @@ void AttentionConfig::visit_fields(ConfigVisitor& v) {
     v.field("num_kv_heads", num_kv_heads,
             "key/value heads; a divisor or a multiple of tensor_parallel");
     v.field("head_dim", head_dim, "width of a head: 32, 64, 80, 96, 128, 192 or 256");
+    v.field("qkv_bias", qkv_bias, "biases of the projections to queries, keys and values");
+    v.field("output_bias", output_bias, "a bias of the output projection");
     v.field("window", window, "tokens that a query sees, itself included; 0: all");
     v.field("causal", causal, "whether a query sees no later token; training wants true");
     static constexpr const char* kSinks[] = {"none", "off_by_one", "learned"};

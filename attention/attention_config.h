@@ -42,6 +42,13 @@ struct QkNormConfig {
     double gain_unit = 1.0;    // what a gain of 1 is stored as: AdamW's steps count by it (nGPT)
     double gain_limit = 100.0;
     bool gain_weight_decay = false;
+    // Steps over which the norm comes in: q (gain / rms)^lambda with lambda from 0 to 1, kRms with scope kHead
+    // only (qk_norm_rope.h, docs/retrofit.md). 0: it is there from the start.
+    std::int64_t anneal_steps = 0;
+    // After each update gains are held so that no logit can be larger (logit_bound.h). 0: as they are.
+    double gain_bound = 0.0;
+    // Share of the way back to their first values that gains are pulled at each update. 0: none.
+    double gain_pull = 0.0;
     void visit_fields(ConfigVisitor& v);
 };
 
@@ -54,7 +61,9 @@ struct AttentionConfig {
     std::int64_t num_heads = 8;
     std::int64_t num_kv_heads = 4;
     std::int64_t head_dim = 32;
-    std::int64_t window = 0;  // sliding window in tokens; 0: none
+    bool qkv_bias = false;     // of W_q, W_k, W_v, before the norm (Qwen2)
+    bool output_bias = false;  // of W_o
+    std::int64_t window = 0;   // sliding window in tokens; 0: none
     bool causal = true;
     double softmax_scale = 0.0;  // 0: 1 / sqrt(head_dim); with unit-length q and k (kL2) 1
     double softcap = 0.0;        // 0: none

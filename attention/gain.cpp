@@ -61,7 +61,9 @@ double initial_gain_parameter(const QkNormConfig& config) {
 Tensor effective_gain(const Tensor& parameter,
                       const QkNormConfig& config,
                       std::int64_t heads,
-                      std::int64_t head_dim) {
+                      std::int64_t head_dim,
+                      const Tensor& lambda) {
+    static_cast<void>(lambda);
     constexpr const char* kOp = "effective_gain";
     if (config.gain == Gain::kNone) {
         EVENKEEL_CHECK(!parameter.defined(), kOp, "parameter: got one where gain is none");
@@ -87,7 +89,9 @@ Tensor effective_gain(const Tensor& parameter,
 void add_gain_gradient(const Tensor& dgain,
                        const Tensor& parameter,
                        const QkNormConfig& config,
-                       const Tensor& dparameter) {
+                       const Tensor& dparameter,
+                       const Tensor& lambda) {
+    static_cast<void>(lambda);
     constexpr const char* kOp = "add_gain_gradient";
     if (config.gain == Gain::kNone) {
         EVENKEEL_CHECK(!dgain.defined() && !parameter.defined() && !dparameter.defined(), kOp,

@@ -40,6 +40,12 @@ struct QkNormRopeOptions {
     // kRms only: one statistic a token for all its heads, which the caller has found: rstd [B, T] is an
     // input, u = x rstd, and backward gets `mean` (full_width_norm.h).
     bool token_statistic = false;
+    // kRms without token_statistic only: lambda, [1] fp32 on the rows' device, from 0 to 1. Rows become
+    //   y = R_t( gain * x rstd^lambda ),
+    // gain being what it is at this lambda already (gain.h): with lambda 0 and gain 1 x turned, to the bit.
+    //   dx = rstd^lambda ( gain z - lambda u mean(gain z u) ),  dgain_c += sum z_c x_c rstd^lambda
+    // Read where the work is done, so that it may change between replays of a recorded pass. Undefined: 1.
+    Tensor lambda = {};
 };
 
 // The queries or the keys of one call.

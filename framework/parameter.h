@@ -57,6 +57,8 @@ struct Parameter {
     bool weight_decay = true;
     // Otherwise state that the optimizer leaves alone: no gradient, no moments in checkpoints.
     bool trained = true;
+    // What a run's first phase trains, where there is one (TrainerConfig::first_phase_steps).
+    bool first_phase = false;
     // What value holds is made from master by a rule (model/weight_rule.h), not rounded from it: it has
     // memory of its own in fp32 too, where the optimizer does not write it.
     bool derived_value = false;

@@ -102,6 +102,12 @@ struct TrainerConfig {
     std::int64_t checkpoint_interval = 0;  // steps between checkpoints; 0: only at the end
     std::int64_t checkpoint_keep = 2;      // newest checkpoints kept; 0: all
     std::string run_dir = "runs/default";
+    // A run or checkpoint whose weights this run starts from, counting its own steps from 0; "": none. The
+    // moments are taken along where it has them for a parameter, and with them the number of updates, for their
+    // bias correction; others start at zero.
+    std::string init_from;
+    bool init_moments = true;            // false: all moments start at zero
+    std::int64_t first_phase_steps = 0;  // steps that train only what Parameter::first_phase says
     bool resume = false;  // continue from the newest checkpoint in run_dir, if there is one
     std::int64_t stop_at_step =
         0;  // end (with a checkpoint) after this many steps of `steps`; 0: none

@@ -27,6 +27,12 @@ void TrainerConfig::visit_fields(ConfigVisitor& v) {
             "steps between checkpoints; 0: only at the end");
     v.field("checkpoint_keep", checkpoint_keep, "newest checkpoints kept; 0: all");
     v.field("run_dir", run_dir, "directory of metrics and checkpoints");
+    v.field("init_from", init_from,
+            "run or checkpoint whose weights this run starts from, counting its own steps from 0");
+    v.field("init_moments", init_moments,
+            "whether init_from's optimizer moments are taken along, where it has them");
+    v.field("first_phase_steps", first_phase_steps,
+            "steps that train the gains of queries and keys alone; 0: none");
     v.field("resume", resume, "continue from the newest checkpoint in run_dir, if there is one");
     v.field("stop_at_step", stop_at_step,
             "end with a checkpoint after this many of the steps; 0: run them all");
@@ -58,6 +64,7 @@ void TrainerConfig::validate(int data_parallel_size) const {
     at_least("eval_sequences", eval_sequences, 0);
     at_least("checkpoint_interval", checkpoint_interval, 0);
     at_least("checkpoint_keep", checkpoint_keep, 0);
+    at_least("first_phase_steps", first_phase_steps, 0);
     at_least("stop_at_step", stop_at_step, 0);
     EVENKEEL_CHECK_CODE(clip_norm >= 0.0, ErrorCode::kConfig, "TrainerConfig",
                         "trainer.clip_norm: got ", clip_norm, ", want 0 or more");

@@ -26,7 +26,9 @@ void apply_method(const std::string& name, ModelConfig& config) {
         attention.qk_clip_threshold = defaults.qk_clip_threshold;
         attention.qk_norm = defaults.qk_norm;
         config.sigma_reparam = false;
-        config.architecture = Architecture::kPreNorm;
+        if (config.architecture == Architecture::kNgpt) {
+            config.architecture = Architecture::kPreNorm;
+        }
         return method->configure(config);
     }
     throw_error(ErrorCode::kConfig, "ModelConfig",

@@ -1,17 +1,50 @@
 #include "model/model_config.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 #include "model/method.h"
 
 namespace evenkeel {
 namespace {
 
-constexpr const char* kActivationNames[] = {"swiglu", "gelu"};
-constexpr const char* kArchitectureNames[] = {"pre_norm", "ngpt"};
+constexpr const char* kActivationNames[] = {"swiglu", "gelu", "geglu"};
+constexpr const char* kArchitectureNames[] = {"pre_norm", "ngpt", "post_norm", "sandwich_norm",
+                                              "parallel"};
 constexpr const char* kTypeNames[] = {"fp32", "bf16"};
 // The product of any two sizes fits 63 bits, and so does a position in flash attention's 32.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
+
+// Which of `count` layers a list like "0,3-5" names; "" names all.
+std::vector<bool> layers_of(const std::string& text, std::int64_t count) {
+    std::vector<bool> named(static_cast<std::size_t>(count), text.empty());
+    const auto check = [&](bool right) {
+        EVENKEEL_CHECK_CODE(right, ErrorCode::kConfig, "ModelConfig",
+                            "model.qk_norm_layers: got \"", text, "\", want layers from 0 to ",
+                            count - 1, " and ranges of them, such as 0,3-5");
+    };
+    for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = std::min(text.find(',', at), text.size());
+        const char* last = text.data() + end;
+        std::int64_t from = 0, to = 0;
+        auto [rest, error] = std::from_chars(text.data() + at, last, from);
+        check(error == std::errc());
+        to = from;
+        if (rest < last && *rest == '-') {
+            const auto range = std::from_chars(rest + 1, last, to);
+            check(range.ec == std::errc());
+            rest = range.ptr;
+        }
+        check(rest == last && from >= 0 && from <= to && to < count);
+        for (std::int64_t layer = from; layer <= to; ++layer) {
+            named[static_cast<std::size_t>(layer)] = true;
+        }
+        at = end + 1;
+        check(at != text.size());  // no comma at the end
+    }
+    return named;
+}
 
 // What a method has derived from sizes follows them, unless it has been given another value.
 void follow_sizes(const ModelConfig& before, ModelConfig& config) {
@@ -31,7 +64,66 @@ void follow_sizes(const ModelConfig& before, ModelConfig& config) {
     if (scale == of_old.attention.softmax_scale) scale = of_new.attention.softmax_scale;
 }
 
+// What models of others bring: norms of other kinds, scales, layers that differ.
+void check_family(const ModelConfig& config) {
+    const auto number = [](const char* name, double value, bool right, const char* want) {
+        EVENKEEL_CHECK_CODE(std::isfinite(value) && right, ErrorCode::kConfig, "ModelConfig",
+                            "model.", name, ": got ", value, ", want ", want);
+    };
+    number("embedding_scale", config.embedding_scale, config.embedding_scale > 0.0,
+           "a positive number");
+    number("logit_scale", config.logit_scale, config.logit_scale > 0.0, "a positive number");
+    number("local_rope_theta", config.local_rope_theta,
+           config.local_rope_theta == 0.0 ||
+               (config.local_rope_theta > 1.0 && config.global_interval > 0),
+           "a number above 1 where model.global_interval is set, or 0");
+    number("norm.gain_offset", config.norm.gain_offset, true, "a finite number");
+    EVENKEEL_CHECK_CODE(config.global_interval >= 0, ErrorCode::kConfig, "ModelConfig",
+                        "model.global_interval: got ", config.global_interval,
+                        ", want a number of layers, or 0");
+    EVENKEEL_CHECK_CODE(!config.norm.bias || config.norm.kind == NormConfig::Kind::kLayerNorm,
+                        ErrorCode::kConfig, "ModelConfig",
+                        "model.norm.bias: got true, want false: only model.norm.kind layer_norm "
+                        "has one");
+    const NormConfig& norm = config.norm;
+    const bool usual = norm.kind == NormConfig::Kind::kRms && norm.gain_offset == 0.0 &&
+                       config.embedding_scale == 1.0 && config.logit_scale == 1.0 &&
+                       !config.feed_forward_bias && !config.attention.qkv_bias &&
+                       !config.attention.output_bias && config.qk_norm_layers.empty();
+    EVENKEEL_CHECK_CODE(config.architecture != Architecture::kNgpt || usual, ErrorCode::kConfig,
+                        "ModelConfig",
+                        "model.architecture: ngpt has unit vectors in place of norms, biases and "
+                        "scales: model.norm.*, model.embedding_scale, model.logit_scale, biases "
+                        "and model.qk_norm_layers want their defaults");
+}
+
 }  // namespace
+
+void NormConfig::visit_fields(ConfigVisitor& v) {
+    static constexpr const char* kKinds[] = {"rms", "layer_norm"};
+    v.choice("kind", kind, kKinds, "rms, or layer_norm, which also takes the mean off");
+    v.field("bias", bias, "a bias after the gain; layer_norm only");
+    v.field("gain_offset", gain_offset, "1: gains are stored as gain - 1");
+}
+
+AttentionConfig ModelConfig::layer_attention(std::int64_t layer) const {
+    AttentionConfig config = attention;
+    if (!layers_of(qk_norm_layers, num_layers)[static_cast<std::size_t>(layer)]) {
+        config.qk_norm = {};
+        config.qk_norm.kind = QkNormKind::kNone;
+    }
+    if (global_interval == 0) return config;
+    if ((layer + 1) % global_interval == 0) {
+        config.window = 0;
+    } else if (local_rope_theta > 0.0) {
+        const RopeConfig global = config.rope;
+        config.rope = {};
+        config.rope.theta = local_rope_theta;
+        config.rope.rotary_fraction = global.rotary_fraction;
+        config.rope.layout = global.layout;
+    }
+    return config;
+}
 
 void ModelConfig::visit_fields(ConfigVisitor& v) {
     const ModelConfig before = *this;
@@ -51,11 +143,23 @@ void ModelConfig::visit_fields(ConfigVisitor& v) {
     }
     v.choice("activation", activation, kActivationNames, "feed-forward activation");
     v.choice("architecture", architecture, kArchitectureNames,
-             "pre-norm decoder, or nGPT: hidden states and weights of unit length");
+             "where a block has its norms and how it adds up (model/model_config.h); ngpt: hidden "
+             "states and weights of unit length");
     v.field(
         "sigma_reparam", sigma_reparam,
         "multiply with gamma W / sigma(W), sigma the largest singular value, in all linear layers");
     v.field("tied_embeddings", tied_embeddings, "the output projection is the embedding");
+    v.field("feed_forward_bias", feed_forward_bias, "biases of the feed-forward layers");
+    v.field("embedding_scale", embedding_scale, "factor of the embeddings");
+    v.field("logit_scale", logit_scale, "factor of the model's logits");
+    v.field("global_interval", global_interval,
+            "every n-th layer has no window and rope.theta; 0: all layers are alike");
+    v.field("local_rope_theta", local_rope_theta,
+            "rope.theta of the layers with a window, where global_interval sets them apart; 0: as "
+            "the others");
+    v.field("qk_norm_layers", qk_norm_layers,
+            "layers that have attention.qk_norm, counting from 0, such as 0,3-5; empty: all");
+    v.section("norm", norm, "the norms of the residual stream");
     v.field("norm_eps", norm_eps, "added to the mean square inside the norms' root");
     v.field("init_std", init_std,
             "standard deviation of initial weights; wo and w_down get it over sqrt(2 num_layers)");
@@ -94,6 +198,8 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
                         init_std, ", want 0 or more");
     EVENKEEL_CHECK_CODE(embedding_init_std >= 0.0, ErrorCode::kConfig, "ModelConfig",
                         "model.embedding_init_std: got ", embedding_init_std, ", want 0 or more");
+    layers_of(qk_norm_layers, num_layers);
+    check_family(*this);
     attention.validate(tensor_parallel, device);
     const bool clips = attention.qk_clip_threshold > 0.0;
     EVENKEEL_CHECK_CODE(

@@ -11,11 +11,25 @@
 
 namespace evenkeel {
 
-enum class Activation { kSwiGlu, kGelu };
+// gelu: the tanh form (Hendrycks and Gimpel 2016). The gated ones: Shazeer 2020, eq. 6.
+enum class Activation { kSwiGlu, kGelu, kGeGlu };
 enum class ComputeType { kFp32, kBf16 };
+// Where a decoder block has its norms, and how it adds up; f and g stand for attention and feed-forward.
 enum class Architecture {
-    kPreNorm,  // decoder_block.h
-    kNgpt,     // hidden states and weights of unit length (Loshchilov et al. 2024)
+    kPreNorm,       // r = x + f(norm(x)),        y = r + g(norm(r))
+    kNgpt,          // hidden states and weights of unit length (Loshchilov et al. 2024)
+    kPostNorm,      // r = x + norm(f(x)),        y = r + norm(g(r))        (OLMo 2)
+    kSandwichNorm,  // r = x + norm(f(norm(x))),  y = r + norm(g(norm(r)))  (Gemma 2 and 3)
+    kParallel,      // y = x + f(n) + g(n), n = norm(x)                     (GPT-J, Command R)
+};
+
+// The norms of the residual stream.
+struct NormConfig {
+    enum class Kind { kRms, kLayerNorm };
+    Kind kind = Kind::kRms;
+    bool bias = false;         // kLayerNorm only
+    double gain_offset = 0.0;  // 1: gains are stored as gain - 1 (Gemma)
+    void visit_fields(ConfigVisitor& v);
 };
 
 struct ModelConfig {
@@ -29,7 +43,18 @@ struct ModelConfig {
     Architecture architecture = Architecture::kPreNorm;
     bool sigma_reparam = false;  // linear layers' weights are gamma W / sigma(W) (Zhai et al. 2023)
     bool tied_embeddings = false;  // the output projection is the embedding
+    bool feed_forward_bias = false;
+    double embedding_scale =
+        1.0;                   // hidden states start as the embedding times this (Gemma: sqrt(C))
+    double logit_scale = 1.0;  // of the output projection's result (Command R)
+    // Every n-th layer, from the n-th on, attends without the window and with rope.theta and its scaling; the
+    // others with the window and, where local_rope_theta is not 0, with that theta and no scaling (Gemma 3).
+    // 0: all layers are alike.
+    std::int64_t global_interval = 0;
+    double local_rope_theta = 0.0;
+    std::string qk_norm_layers;  // "0,3-5": those that have attention.qk_norm; "": all
     double norm_eps = 1e-6;
+    NormConfig norm;
     double init_std = 0.02;           // residual outputs (wo, w_down) get init_std / sqrt(2 L)
     double embedding_init_std = 1.0;  // of an untied embedding; a tied one gets init_std
     ComputeType type = ComputeType::kBf16;
@@ -38,6 +63,9 @@ struct ModelConfig {
     void visit_fields(ConfigVisitor& v);
     // Throws kConfig naming the key to change.
     void validate(std::int64_t tensor_parallel, Device device = Device::kCpu) const;
+
+    // The attention of layer 0 .. num_layers - 1.
+    AttentionConfig layer_attention(std::int64_t layer) const;
 };
 
 // Exact number of trainable elements of the global model.
