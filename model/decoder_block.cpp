@@ -46,13 +46,10 @@ std::unique_ptr<DecoderBlock> make_decoder_block(const ProcessGrid& grid,
                                                  const ModelConfig& config,
                                                  DType type,
                                                  const std::string& prefix) {
-    switch (config.architecture) {
-        case Architecture::kPreNorm:
-            return std::make_unique<PreNormBlock>(grid, config, type, prefix);
-        case Architecture::kNgpt:
-            return std::make_unique<NgptBlock>(grid, config, type, prefix);
+    if (config.architecture == Architecture::kNgpt) {
+        return std::make_unique<NgptBlock>(grid, config, type, prefix);
     }
-    throw_error(ErrorCode::kInternal, "make_decoder_block", "no such architecture");
+    return std::make_unique<PreNormBlock>(grid, config, type, prefix);
 }
 
 }  // namespace evenkeel
