@@ -3,7 +3,16 @@
 
 #include "model/hugging_face/family.h"
 
-#define EVENKEEL_FAMILIES(FAMILY) FAMILY(kLlama)
+#define EVENKEEL_FAMILIES(FAMILY) \
+    FAMILY(kLlama)                \
+    FAMILY(kMistral)              \
+    FAMILY(kQwen2)                \
+    FAMILY(kQwen3)                \
+    FAMILY(kOlmo2)                \
+    FAMILY(kGemma3Text)           \
+    FAMILY(kStableLm)             \
+    FAMILY(kCohere)               \
+    FAMILY(kGptOss)
 
 namespace evenkeel::hugging_face {
 
