@@ -102,9 +102,10 @@ TensorParallelAttention::TensorParallelAttention(const ProcessGrid& grid,
         std::vector<ColumnParallelLinear::Part>{{prefix + ".wq", H * D, query, GradientSum::kNone},
                                                 {prefix + ".wk", K * D, key, kv_sum},
                                                 {prefix + ".wv", K * D, key, kv_sum}},
-        width, type);
+        width, type, config_.qkv_bias);
     output_ = std::make_unique<RowParallelLinear>(grid, prefix + ".wo", H * D, width,
-                                                  Sharding::sharded(1, H * D, D, rank, size), type);
+                                                  Sharding::sharded(1, H * D, D, rank, size), type,
+                                                  config_.output_bias);
     const QkNormConfig& norm = config_.qk_norm;
     if (has_norm() && norm.gain != QkNormConfig::Gain::kNone) {
         q_gain_ = make_gain(grid, norm, prefix + ".q_gain", H, D);

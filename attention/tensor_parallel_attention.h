@@ -1,6 +1,6 @@
 // The attention layer, heads sharded over tensor-parallel ranks:
 //
-//   x [B, T, C] -> column-parallel QKV -> q [B, T, H/P, D], k, v [B, T, K/P, D] -> QK-norm -> RoPE
+//   x [B, T, C] -> column-parallel QKV (+ biases) -> q [B, T, H/P, D], k, v [B, T, K/P, D] -> QK-norm -> RoPE
 //     -> flash attention -> [B, T, H/P * D] -> row-parallel output -> sum over TP -> y [B, T, C]
 //
 // Gains and sinks that belong to a head live with it: no communication for the norm, forward or backward, but for
@@ -51,7 +51,8 @@ struct KvCache {
 class TensorParallelAttention {
   public:
     // prefix: of parameter names ("layers.0.attention"): wq, wk, wv, wo, and where the configuration has
-    // them q_gain, k_gain (not of a factor of the logits, which is q's) and sink. The grid must outlive the layer.
+    // them wq_bias, wk_bias, wv_bias, wo_bias, q_gain, k_gain (not of a factor of the logits, which is q's) and
+    // sink. The grid must outlive the layer.
     TensorParallelAttention(const ProcessGrid& grid,
                             const AttentionConfig& config,
                             std::int64_t width,
@@ -75,11 +76,14 @@ class TensorParallelAttention {
     KvCache make_cache(std::int64_t batch, std::int64_t capacity) const;
 
     const AttentionConfig& config() const { return config_; }
-    // Weights by role; gains and sinks that there are not have no name and no memory.
+    // Weights by role. Gains and sinks that there are not have no name and no memory; biases that there are not
+    // are null.
     const Parameter& wq() const { return qkv_->part(0); }
     const Parameter& wk() const { return qkv_->part(1); }
     const Parameter& wv() const { return qkv_->part(2); }
     const Parameter& wo() const { return output_->weight(); }
+    const Parameter* wq_bias() const { return qkv_->has_bias() ? &qkv_->bias(0) : nullptr; }
+    const Parameter* wk_bias() const { return qkv_->has_bias() ? &qkv_->bias(1) : nullptr; }
     const Parameter& q_gain() const { return q_gain_; }
     const Parameter& k_gain() const { return k_gain_; }
     const Parameter& sink() const { return sink_; }

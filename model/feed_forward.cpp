@@ -25,13 +25,14 @@ FeedForward::FeedForward(const ProcessGrid& grid,
                          const std::string& prefix)
     : prefix_(prefix),
       activation_(config.activation),
-      in_(grid, input_parts(grid, config, prefix), config.width, type),
+      in_(grid, input_parts(grid, config, prefix), config.width, type, config.feed_forward_bias),
       down_(grid,
             prefix + ".w_down",
             config.feed_forward_width,
             config.width,
             Sharding::sharded(1, config.feed_forward_width, 1, grid.tp_rank(), grid.tp_size()),
-            type) {}
+            type,
+            config.feed_forward_bias) {}
 
 void FeedForward::initialize(double weight_std, double output_std, std::uint64_t seed) {
     const int parts = activation_ == Activation::kSwiGlu ? 2 : 1;

@@ -22,7 +22,8 @@ struct FeedForwardSaved {
 
 class FeedForward {
   public:
-    // prefix: of parameter names ("layers.0.feed_forward"): w_gate (SwiGLU only), w_up, w_down.
+    // prefix: of parameter names ("layers.0.feed_forward"): w_gate (SwiGLU only), w_up, w_down, and with
+    // biases w_gate_bias, w_up_bias, w_down_bias.
     FeedForward(const ProcessGrid& grid,
                 const ModelConfig& config,
                 DType type,

@@ -2,6 +2,7 @@
 
 #include "framework/gemm.h"
 #include "framework/memory_scope.h"
+#include "parallel/bias.h"
 #include "parallel/tensor_reduce.h"
 
 namespace evenkeel {
@@ -38,12 +39,26 @@ void add_weight_gradient(const Tensor& dy_rows, const Tensor& x_rows, const Tens
     gemm(dy_rows, x_rows, weight_grad, {.transpose_a = true, .accumulate = true});
 }
 
+// All parts' rows.
+Tensor whole(const std::vector<Parameter>& parts, Tensor Parameter::*member) {
+    Tensor rows = parts.front().*member;
+    for (std::size_t i = 1; i < parts.size(); ++i) rows = Tensor::joined(rows, parts[i].*member);
+    return rows;
+}
+
+Parameter declare_bias(const std::string& of, std::int64_t features, const Sharding& sharding) {
+    Parameter bias = declare_parameter(of + "_bias", {features}, sharding, DType::kFloat32);
+    bias.weight_decay = false;
+    return bias;
+}
+
 }  // namespace
 
 ColumnParallelLinear::ColumnParallelLinear(const ProcessGrid& grid,
                                            const std::vector<Part>& parts,
                                            std::int64_t in_features,
-                                           DType type)
+                                           DType type,
+                                           bool bias)
     : grid_(grid), offsets_{0} {
     for (const Part& part : parts) {
         const Sharding& sharding = part.sharding;
@@ -59,37 +74,41 @@ ColumnParallelLinear::ColumnParallelLinear(const ProcessGrid& grid,
         parameter.gradient_sum = part.gradient_sum;
         parameter.joins_previous = !parts_.empty();
         parts_.push_back(parameter);
+        if (!bias) continue;
+        parameter = declare_bias(part.name, part.out_features, part.sharding);
+        parameter.gradient_sum = part.gradient_sum;
+        parameter.joins_previous = !biases_.empty();
+        biases_.push_back(parameter);
     }
-}
-
-Tensor ColumnParallelLinear::whole(Tensor Parameter::*member) const {
-    Tensor rows = parts_.front().*member;
-    for (std::size_t i = 1; i < parts_.size(); ++i) rows = Tensor::joined(rows, parts_[i].*member);
-    return rows;
 }
 
 Tensor ColumnParallelLinear::forward(const Tensor& x) const {
     const MemoryScope scope(parts_.front().name, kForward);
-    const Tensor weight = whole(&Parameter::value);
-    return multiply(x, as_rows("ColumnParallelLinear::forward", "x", x, weight.size(1)), weight);
+    const Tensor weight = whole(parts_, &Parameter::value);
+    const Tensor y =
+        multiply(x, as_rows("ColumnParallelLinear::forward", "x", x, weight.size(1)), weight);
+    if (has_bias()) add_bias(y, whole(biases_, &Parameter::value));
+    return y;
 }
 
 Tensor ColumnParallelLinear::backward(const Tensor& dy, const Tensor& x) {
     const MemoryScope scope(parts_.front().name, kBackward);
     constexpr const char* kOp = "ColumnParallelLinear::backward";
-    const Tensor weight = whole(&Parameter::value);
+    const Tensor weight = whole(parts_, &Parameter::value);
     const Tensor dy_rows = as_rows(kOp, "dy", dy, weight.size(0));
     const Tensor x_rows = as_rows(kOp, "x", x, weight.size(1));
     const Tensor dx = input_gradient(dy, dy_rows, weight);
-    // The sum over ranks goes on beside the product of the weight gradient.
+    // The sum over ranks goes on beside the weight gradient.
     Pending sum = start_sum_of_partial_products(grid_, dx);
-    add_weight_gradient(dy_rows, x_rows, whole(&Parameter::grad));
+    add_weight_gradient(dy_rows, x_rows, whole(parts_, &Parameter::grad));
+    if (has_bias()) add_bias_gradient(dy_rows, whole(biases_, &Parameter::grad));
     sum.wait();
     return dx;
 }
 
 void ColumnParallelLinear::collect_parameters(ParameterList& list) {
     for (Parameter& part : parts_) list.push_back(&part);
+    for (Parameter& bias : biases_) list.push_back(&bias);
 }
 
 RowParallelLinear::RowParallelLinear(const ProcessGrid& grid,
@@ -97,11 +116,16 @@ RowParallelLinear::RowParallelLinear(const ProcessGrid& grid,
                                      std::int64_t in_features,
                                      std::int64_t out_features,
                                      const Sharding& sharding,
-                                     DType type)
+                                     DType type,
+                                     bool bias)
     : grid_(grid), weight_(declare_parameter(name, {out_features, in_features}, sharding, type)) {
     EVENKEEL_CHECK(sharding.kind == Sharding::Kind::kSharded && sharding.dim == 1,
                    "RowParallelLinear", name,
                    ": the weight must be cut along dimension 1, one piece a rank");
+    if (bias) {
+        bias_ =
+            declare_bias(name, out_features, Sharding::replicated(grid.tp_rank(), grid.tp_size()));
+    }
 }
 
 Tensor RowParallelLinear::forward(const Tensor& x) const {
@@ -110,6 +134,7 @@ Tensor RowParallelLinear::forward(const Tensor& x) const {
     const Tensor y =
         multiply(x, as_rows("RowParallelLinear::forward", "x", x, weight.size(1)), weight);
     sum_partial_products(grid_, y);
+    if (has_bias()) add_bias(y, bias_.value);
     return y;
 }
 
@@ -120,9 +145,13 @@ Tensor RowParallelLinear::backward(const Tensor& dy, const Tensor& x) {
     const Tensor dy_rows = as_rows(kOp, "dy", dy, weight.size(0));
     const Tensor x_rows = as_rows(kOp, "x", x, weight.size(1));
     add_weight_gradient(dy_rows, x_rows, weight_.grad);
+    if (has_bias()) add_bias_gradient(dy_rows, bias_.grad);  // whole: dy is
     return input_gradient(dy, dy_rows, weight);
 }
 
-void RowParallelLinear::collect_parameters(ParameterList& list) { list.push_back(&weight_); }
+void RowParallelLinear::collect_parameters(ParameterList& list) {
+    list.push_back(&weight_);
+    if (has_bias()) list.push_back(&bias_);
+}
 
 }  // namespace evenkeel

@@ -1,5 +1,5 @@
 // Linear layers cut over tensor-parallel ranks (Shoeybi et al. 2019, Megatron-LM, section 3). Weights are
-// [out, in], y = x W^T.
+// [out, in], y = x W^T + b. Biases are fp32, start at 0 and take no weight decay.
 //
 // B batch, T positions, I input width, O output width, P tensor-parallel size.
 #pragma once
@@ -19,15 +19,17 @@ class ColumnParallelLinear {
   public:
     struct Part {
         std::string name;
-        std::int64_t out_features;  // global rows
-        Sharding sharding;          // along dim 0
-        GradientSum gradient_sum = GradientSum::kNone;
+        std::int64_t out_features;                      // global rows
+        Sharding sharding;                              // along dim 0
+        GradientSum gradient_sum = GradientSum::kNone;  // of the weight and of its bias
     };
-    // type: of weights and activations. Weights get their memory from ParameterBuckets, as zeros.
+    // type: of weights and activations. Weights get their memory from ParameterBuckets, as zeros. bias: each
+    // part has one, NAME_bias, cut with its rows.
     ColumnParallelLinear(const ProcessGrid& grid,
                          const std::vector<Part>& parts,
                          std::int64_t in_features,
-                         DType type);
+                         DType type,
+                         bool bias = false);
 
     std::int64_t local_out_features() const { return offsets_.back(); }
     // Row range of a part in the local output.
@@ -36,22 +38,24 @@ class ColumnParallelLinear {
 
     // x [B, T, I], replicated over TP; returns [B, T, local O], parts side by side.
     Tensor forward(const Tensor& x) const;
-    // dy [B, T, local O], x as in forward. Adds to the weight gradients; returns dx [B, T, I], summed
+    // dy [B, T, local O], x as in forward. Adds to the gradients of weights and biases; returns dx [B, T, I], summed
     // over TP.
     Tensor backward(const Tensor& dy, const Tensor& x);
 
     const Parameter& part(int index) const { return parts_[index]; }
+    bool has_bias() const { return !biases_.empty(); }
+    const Parameter& bias(int index) const { return biases_[index]; }
     void collect_parameters(ParameterList& list);
 
   private:
-    Tensor whole(Tensor Parameter::*member) const;  // [local O, I]: all parts' rows
-
     const ProcessGrid& grid_;
     std::vector<Parameter> parts_;
+    std::vector<Parameter> biases_;  // one a part, or none
     std::vector<std::int64_t> offsets_;
 };
 
-// W is cut by columns: each rank holds the columns of its own inputs; the products are summed over TP.
+// W is cut by columns: each rank holds the columns of its own inputs; the products are summed over TP. The bias
+// is whole on every rank, and added once, to the sum.
 class RowParallelLinear {
   public:
     // sharding: along dim 1 of [O, I].
@@ -60,19 +64,23 @@ class RowParallelLinear {
                       std::int64_t in_features,
                       std::int64_t out_features,
                       const Sharding& sharding,
-                      DType type);
+                      DType type,
+                      bool bias = false);
 
     // x [B, T, local I]; returns y [B, T, O], replicated over TP.
     Tensor forward(const Tensor& x) const;
-    // dy [B, T, O] replicated; adds to the weight gradient; returns dx [B, T, local I].
+    // dy [B, T, O] replicated; adds to the gradients of weight and bias; returns dx [B, T, local I].
     Tensor backward(const Tensor& dy, const Tensor& x);
 
     const Parameter& weight() const { return weight_; }
+    bool has_bias() const { return !bias_.name.empty(); }
+    const Parameter& bias() const { return bias_; }  // without a name where there is none
     void collect_parameters(ParameterList& list);
 
   private:
     const ProcessGrid& grid_;
     Parameter weight_;
+    Parameter bias_;
 };
 
 }  // namespace evenkeel

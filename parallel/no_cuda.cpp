@@ -1,4 +1,5 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
+#include "parallel/bias_backends.h"
 #include "parallel/vocab_backends.h"
 
 namespace evenkeel::cuda {
@@ -11,6 +12,8 @@ namespace {
 
 }  // namespace
 
+void add_bias(const Tensor&, const Tensor&) { throw_not_built("add_bias"); }
+void add_bias_gradient(const Tensor&, const Tensor&) { throw_not_built("add_bias_gradient"); }
 void embedding_forward(const Tensor&, const Tensor&, std::int64_t, std::int64_t, const Tensor&) {
     throw_not_built("embedding_forward");
 }

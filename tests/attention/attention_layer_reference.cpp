@@ -41,6 +41,13 @@ Values multiply_backward(const Values& dy,
     return dw;
 }
 
+// Columns' sums of dy [rows, out].
+Values bias_gradient(const Values& dy, std::int64_t out) {
+    Values sums(static_cast<std::size_t>(out), 0.0);
+    for (std::size_t i = 0; i < dy.size(); ++i) sums[i % sums.size()] += dy[i];
+    return sums;
+}
+
 using Gain = QkNormConfig::Gain;
 
 // What factor element i of a parameter makes of a channel, and how that changes with it.
@@ -151,22 +158,39 @@ LayerResult attention_layer(const LayerCase& c, const Values& x, const Values& d
     options.q = norm_rope_options(c, "q_gain", H);
     options.k = norm_rope_options(c, "k_gain", K);
     const auto& w = c.parameters;
-    const Values q = multiply(x, w.at("wq"), c.width, H * D);
-    const Values k = multiply(x, w.at("wk"), c.width, K * D);
-    const Values v = multiply(x, w.at("wv"), c.width, K * D);
+    // A weight's product and its bias, if it has one.
+    const auto project = [&](const Values& from, const std::string& name, std::int64_t in,
+                             std::int64_t out) {
+        Values y = multiply(from, w.at(name), in, out);
+        if (const auto bias = w.find(name + "_bias"); bias != w.end()) {
+            for (std::size_t i = 0; i < y.size(); ++i)
+                y[i] += bias->second[i % bias->second.size()];
+        }
+        return y;
+    };
+    const Values q = project(x, "wq", c.width, H * D);
+    const Values k = project(x, "wk", c.width, K * D);
+    const Values v = project(x, "wv", c.width, K * D);
     const ReferenceResult attended = reference_attention_forward(shape, q, k, v, options);
     const Values& out = attended.out;
 
     LayerResult result;
     result.max_logit = attended.max_logit;
-    result.y = multiply(out, w.at("wo"), H * D, c.width);
+    result.y = project(out, "wo", H * D, c.width);
+    const auto project_backward = [&](const Values& d, const Values& from, const std::string& name,
+                                      std::int64_t in, std::int64_t out, Values& dfrom) {
+        result.gradients[name] = multiply_backward(d, from, w.at(name), in, out, dfrom);
+        if (w.contains(name + "_bias")) {
+            result.gradients[name + "_bias"] = bias_gradient(d, out);
+        }
+    };
     Values dout(out.size(), 0.0);
-    result.gradients["wo"] = multiply_backward(dy, out, w.at("wo"), H * D, c.width, dout);
+    project_backward(dy, out, "wo", H * D, c.width, dout);
     const auto d = reference_attention_backward(shape, q, k, v, dout, options);
     result.dx.assign(x.size(), 0.0);
-    result.gradients["wq"] = multiply_backward(d.dq, x, w.at("wq"), c.width, H * D, result.dx);
-    result.gradients["wk"] = multiply_backward(d.dk, x, w.at("wk"), c.width, K * D, result.dx);
-    result.gradients["wv"] = multiply_backward(d.dv, x, w.at("wv"), c.width, K * D, result.dx);
+    project_backward(d.dq, x, "wq", c.width, H * D, result.dx);
+    project_backward(d.dk, x, "wk", c.width, K * D, result.dx);
+    project_backward(d.dv, x, "wv", c.width, K * D, result.dx);
     if (w.contains("q_gain")) result.gradients["q_gain"] = gain_gradient(c, "q_gain", d.dq_gain);
     if (w.contains("k_gain")) result.gradients["k_gain"] = gain_gradient(c, "k_gain", d.dk_gain);
     if (w.contains("sink")) result.gradients["sink"] = d.dsink;

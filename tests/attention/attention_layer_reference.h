@@ -15,7 +15,7 @@ struct LayerCase {
     std::int64_t batch = 1, tokens = 1, width = 1;
     SequenceLayout layout;  // positions, if any, the same for every sequence
     // By the last part of the parameter's name: wq, wk, wv [N*D, C], wo [C, H*D], and as the
-    // configuration has them q_gain, k_gain and sink.
+    // configuration has them wq_bias, wk_bias, wv_bias, wo_bias, q_gain, k_gain and sink.
     std::map<std::string, std::vector<double>> parameters;
 };
 

@@ -29,7 +29,7 @@ inline AttentionConfig small_config(QkNormConfig::Kind kind = QkNormConfig::Kind
     return config;
 }
 
-// A layer on a grid of one rank, with weights that give logits of about unit size and unequal gains.
+// A layer on a grid of one rank, with weights that give logits of about unit size, unequal gains and biases.
 class OneRankLayer {
   public:
     explicit OneRankLayer(const AttentionConfig& config, DType type = DType::kFloat32)
@@ -41,9 +41,12 @@ class OneRankLayer {
         layer_.initialize(1.0 / std::sqrt(double(kWidth)), 0.1, 1);
         for (Parameter* p : parameters_) {
             const std::string name = short_name(p->name);
-            if (name != "q_gain" && name != "k_gain" && name != "sink") continue;
+            if (name != "q_gain" && name != "k_gain" && name != "sink" &&
+                !name.ends_with("_bias")) {
+                continue;
+            }
             p->master.copy_from(gaussian(p->global_shape, DType::kFloat32, purpose(name.c_str()),
-                                         name == "sink" ? 1.0 : config.qk_norm.gain_unit));
+                                         name.ends_with("gain") ? config.qk_norm.gain_unit : 1.0));
         }
     }
     TensorParallelAttention* operator->() { return &layer_; }

@@ -76,6 +76,14 @@ std::vector<Variant> variants() {
              c.qk_norm.scope = Scope::kFullWidth, c.softcap = 2.0, c.qk_norm.gain_offset = 1.0;
              c.sink = AttentionConfig::Sink::kLearned;
          }},
+        {"biases", [](AttentionConfig& c) { c.qkv_bias = c.output_bias = true; }},
+        {"biases_without_norm",
+         [](AttentionConfig& c) {
+             c.qk_norm.kind = Kind::kNone, c.qkv_bias = c.output_bias = true;
+         }},
+        {"biases_full_width",
+         [](AttentionConfig& c) { c.qk_norm.scope = Scope::kFullWidth, c.qkv_bias = true; }},
+        {"output_bias", [](AttentionConfig& c) { c.output_bias = true; }},
         {"multi_query", [](AttentionConfig& c) { c.num_kv_heads = 1; }},
         {"one_key_head_a_query_head", [](AttentionConfig& c) { c.num_kv_heads = 4; }},
         {"window", [](AttentionConfig& c) { c.window = 7; }},
@@ -164,6 +172,10 @@ TEST(TensorParallelAttentionTest, ReferenceGradientsMatchFiniteDifferences) {
     c.parameters["wk"] = to_doubles(gaussian({64, 6}, kFp32, 2));
     c.parameters["wv"] = to_doubles(gaussian({64, 6}, kFp32, 3));
     c.parameters["wo"] = to_doubles(gaussian({6, 128}, kFp32, 4));
+    c.parameters["wq_bias"] = to_doubles(gaussian({128}, kFp32, 9));
+    c.parameters["wk_bias"] = to_doubles(gaussian({64}, kFp32, 10));
+    c.parameters["wv_bias"] = to_doubles(gaussian({64}, kFp32, 11));
+    c.parameters["wo_bias"] = to_doubles(gaussian({6}, kFp32, 12));
     c.parameters["q_gain"] = to_doubles(gaussian({4, 32}, kFp32, 5));
     c.parameters["k_gain"] = to_doubles(gaussian({2, 32}, kFp32, 6));
     auto x = to_doubles(gaussian({1, 5, 6}, kFp32, 7));

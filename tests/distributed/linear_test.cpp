@@ -173,6 +173,92 @@ TEST_P(LinearTest, RowParallelMatchesDouble) {
     EXPECT_EQ(grid_->tensor().counts().all_reduces, 1);
 }
 
+// The bias of a cut weight is cut with it; of the KV heads, which see other queries on every rank, gradients
+// are summed over those that hold them.
+TEST_P(LinearTest, ColumnParallelBiasesAreCutWithTheirRows) {
+    const auto heads = [&](std::int64_t n) {
+        return Sharding::sharded_by_head(0, n, 4, rank_, size_);
+    };
+    const std::vector<ColumnParallelLinear::Part> parts = {
+        {"q", 32, heads(8), GradientSum::kNone}, {"k", 8, heads(2), GradientSum::kReplicaGroup}};
+    ColumnParallelLinear layer(*grid_, parts, kWidth, GetParam(), true);
+    ColumnParallelLinear plain(*grid_, parts, kWidth, GetParam());
+    const ParameterBuckets memory = testing::allocate(layer),
+                           plain_memory = testing::allocate(plain);
+    for (int part = 0; part < 2; ++part) {
+        fill(layer.part(part));
+        fill(plain.part(part));
+        const Parameter& bias = layer.bias(part);
+        EXPECT_EQ(bias.name, layer.part(part).name + "_bias");
+        EXPECT_EQ(bias.dtype, DType::kFloat32);
+        EXPECT_FALSE(bias.weight_decay);
+        EXPECT_EQ(bias.sharding.begin, layer.part(part).sharding.begin);
+        EXPECT_EQ(bias.sharding.end, layer.part(part).sharding.end);
+        EXPECT_EQ(bias.gradient_sum, layer.part(part).gradient_sum);
+    }
+    const Tensor x = gaussian({kBatch, kPositions, kWidth}, GetParam(), 1);
+    EXPECT_TRUE(testing::same_bits(layer.forward(x), plain.forward(x))) << "biases start at 0";
+
+    for (int part = 0; part < 2; ++part) init_normal(layer.bias(part), 1.0, 9);
+    const Tensor y = layer.forward(x), without = plain.forward(x);
+    const Tensor dy = gaussian(y.shape(), GetParam(), 50 + static_cast<std::uint64_t>(rank_));
+    layer.backward(dy, x);
+    reduce_gradients(*grid_, memory, 2);
+    for (int part = 0; part < 2; ++part) {
+        const Parameter& bias = layer.bias(part);
+        const std::int64_t begin = layer.part_begin(part), end = layer.part_end(part);
+        const auto b = to_doubles(bias.value);
+        auto want = to_doubles(columns(without, begin, end));
+        for (std::size_t i = 0; i < want.size(); ++i) want[i] += b[i % b.size()];
+        EXPECT_TRUE(near(columns(y, begin, end), want, relative(), absolute())) << bias.name;
+
+        std::vector<double> sums(b.size(), 0.0);
+        const int replicas = bias.sharding.replicas;
+        const int first = rank_ - bias.sharding.replica_index;
+        for (int r = first; r < first + replicas; ++r) {
+            const auto d = to_doubles(columns(
+                gaussian(y.shape(), GetParam(), 50 + static_cast<std::uint64_t>(r)), begin, end));
+            for (std::size_t i = 0; i < d.size(); ++i) sums[i % sums.size()] += d[i];
+        }
+        EXPECT_TRUE(near(bias.grad, sums, 1e-5, 1e-5)) << bias.name;
+    }
+}
+
+TEST_P(LinearTest, RowParallelBiasIsAddedOnce) {
+    constexpr std::int64_t kIn = 32;
+    RowParallelLinear layer(*grid_, "o", kIn, kWidth, Sharding::sharded(1, kIn, 4, rank_, size_),
+                            GetParam(), true);
+    const ParameterBuckets memory = testing::allocate(layer);
+    fill(layer.weight());
+    ASSERT_TRUE(layer.has_bias());
+    EXPECT_EQ(layer.bias().name, "o_bias");
+    EXPECT_EQ(layer.bias().sharding.kind, Sharding::Kind::kReplicated);
+    EXPECT_EQ(layer.bias().gradient_sum, GradientSum::kNone);
+    EXPECT_FALSE(layer.bias().weight_decay);
+    const std::int64_t local = kIn / size_, begin = local * rank_;
+    const Tensor x = gaussian({kBatch, kPositions, kIn}, GetParam(), 1);
+    const Tensor x_mine = x.slice(2, begin, begin + local);
+    const Tensor without = layer.forward(x_mine);
+    init_normal(layer.bias(), 1.0, 9);
+    auto want = to_doubles(without);
+    const auto b = to_doubles(layer.bias().value);
+    for (std::size_t i = 0; i < want.size(); ++i) want[i] += b[i % b.size()];
+    EXPECT_TRUE(near(layer.forward(x_mine), want, relative(), 1e-6));
+
+    // Whole on each rank, and the same bits.
+    const Tensor dy = gaussian({kBatch, kPositions, kWidth}, GetParam(), 2);
+    layer.backward(dy, x_mine);
+    reduce_gradients(*grid_, memory, 2);
+    std::vector<double> sums(b.size(), 0.0);
+    const auto d = to_doubles(dy);
+    for (std::size_t i = 0; i < d.size(); ++i) sums[i % sums.size()] += d[i];
+    EXPECT_TRUE(near(layer.bias().grad, sums, 1e-5, 1e-5));
+    const Tensor first = layer.bias().grad.clone();
+    world().broadcast(first, 0);
+    EXPECT_TRUE(testing::same_bits(layer.bias().grad, first));
+    EXPECT_EQ(grid_->tensor().counts().all_reduces, 2) << "one a forward pass";
+}
+
 TEST_P(LinearTest, EmptyBatchIsNoError) {
     ColumnParallelLinear column(
         *grid_, {{"c", 32, Sharding::sharded(0, 32, 1, rank_, size_), GradientSum::kNone}}, kWidth,

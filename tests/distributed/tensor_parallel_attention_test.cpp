@@ -37,7 +37,10 @@ class Layer {
         buckets_ = ParameterBuckets(parameters_, Device::kCpu);
         layer_.initialize(1.0 / std::sqrt(double(kWidth)), 0.1, 3);
         for (Parameter* p : parameters_) {
-            if (p->name.ends_with("gain") || p->name.ends_with("sink")) init_normal(*p, 1.0, 4);
+            const std::string& name = p->name;
+            if (name.ends_with("gain") || name.ends_with("sink") || name.ends_with("bias")) {
+                init_normal(*p, 1.0, 4);
+            }
         }
     }
     TensorParallelAttention* operator->() { return &layer_; }
@@ -109,6 +112,7 @@ struct Variant {
     QkNormConfig::Gain gain;
     QkNormConfig::Scope scope = QkNormConfig::Scope::kHead;
     AttentionConfig::Sink sink = AttentionConfig::Sink::kNone;
+    bool biases = false;
 };
 
 class TensorParallelAttentionRanks : public ::testing::TestWithParam<Variant> {
@@ -121,6 +125,7 @@ class TensorParallelAttentionRanks : public ::testing::TestWithParam<Variant> {
         config_.qk_norm.gain = GetParam().gain;
         config_.qk_norm.scope = GetParam().scope;
         config_.sink = GetParam().sink;
+        config_.qkv_bias = config_.output_bias = GetParam().biases;
     }
     AttentionConfig config_;
     std::unique_ptr<Communicator> alone_ = make_single_communicator();
@@ -148,7 +153,13 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"kv2_henry", 2, Kind::kL2, Gain::kPerHeadScalar},
         Variant{"kv2_henry_module", 2, Kind::kL2, Gain::kScalar},
         Variant{"kv2_sink", 2, Kind::kNone, Gain::kPerHeadChannel, Scope::kHead,
-                AttentionConfig::Sink::kLearned}),
+                AttentionConfig::Sink::kLearned},
+        Variant{"kv8_biases", 8, Kind::kRms, Gain::kPerHeadChannel, Scope::kHead,
+                AttentionConfig::Sink::kNone, true},
+        Variant{"kv2_biases_plain", 2, Kind::kNone, Gain::kPerHeadChannel, Scope::kHead,
+                AttentionConfig::Sink::kNone, true},
+        Variant{"kv1_biases_shared_gain", 1, Kind::kRms, Gain::kSharedChannel, Scope::kHead,
+                AttentionConfig::Sink::kNone, true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 TEST_P(TensorParallelAttentionRanks, EqualsOneRank) {
