@@ -57,6 +57,9 @@ struct Parameter {
     bool weight_decay = true;
     // Otherwise state that the optimizer leaves alone: no gradient, no moments in checkpoints.
     bool trained = true;
+    // May be missing among weights that a run starts from, and then stays as its owner has initialised it. A
+    // checkpoint that a run resumes from has it.
+    bool optional = false;
     // What a run's first phase trains, where there is one (TrainerConfig::first_phase_steps).
     bool first_phase = false;
     // What value holds is made from master by a rule (model/weight_rule.h), not rounded from it: it has

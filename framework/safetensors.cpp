@@ -19,7 +19,7 @@ constexpr std::int64_t kPiece = 32768;
 struct Source {
     const char* name;
     std::size_t bytes;
-    DType same;     // what holds it without conversion, if it has its size
+    DType same;     // what holds it without conversion
     DType read_as;  // unless the caller says what
     void (*widen)(const std::byte* from, float* to, std::int64_t count);
 };
@@ -41,7 +41,7 @@ constexpr Source kSources[] = {
              to[i] = static_cast<float>(half);
          }
      }},
-    {"F64", 8, DType::kFloat32, DType::kFloat32,
+    {"F64", 8, DType::kFloat64, DType::kFloat32,
      [](const std::byte* from, float* to, std::int64_t count) {
          for (std::int64_t i = 0; i < count; ++i) {
              double value;
@@ -59,12 +59,12 @@ const Source* source_of(const std::string& dtype) {
     return nullptr;
 }
 
-// Whether the file's bytes are out's bytes.
-bool is_verbatim(const Source& source, DType dtype) {
-    return source.same == dtype && source.bytes == size_of(dtype);
-}
-
 }  // namespace
+
+std::optional<DType> dtype_of_file_type(const std::string& name) {
+    const Source* source = source_of(name);
+    return source == nullptr ? std::nullopt : std::optional(source->same);
+}
 
 SafetensorsReader::SafetensorsReader(const std::string& path)
     : file_(File::open_for_reading(path)) {
@@ -105,7 +105,7 @@ void SafetensorsReader::read_runs(const TensorInfo& tensor,
                                   std::uint64_t length,
                                   const Tensor& out) const {
     const Source* source = source_of(tensor.dtype);
-    const bool verbatim = source != nullptr && is_verbatim(*source, out.dtype());
+    const bool verbatim = source != nullptr && source->same == out.dtype();
     const bool narrows = out.dtype() == DType::kFloat32 || out.dtype() == DType::kBFloat16;
     EVENKEEL_CHECK(out.device() == Device::kCpu, "safetensors", tensor.name, ": got ",
                    name_of(out.device()), ", want a tensor on the cpu to read into");
@@ -165,6 +165,19 @@ void SafetensorsReader::read_slice(const std::string& name,
     read_runs(tensor, outer, static_cast<std::uint64_t>(begin * inner),
               static_cast<std::uint64_t>(tensor.shape[dim] * inner),
               static_cast<std::uint64_t>((end - begin) * inner), out);
+}
+
+void SafetensorsReader::read_elements(const std::string& name,
+                                      std::int64_t first,
+                                      const Tensor& out) const {
+    const TensorInfo& tensor = info(name);
+    const std::int64_t have = num_elements(tensor.shape);
+    EVENKEEL_CHECK(0 <= first && first <= have && out.numel() <= have - first, "safetensors", name,
+                   ": range: got ", out.numel(), " elements from ", first, ", want inside ",
+                   to_string(tensor.shape));
+    EVENKEEL_CHECK(out.is_contiguous(), "safetensors", name, ": want a contiguous output");
+    read_runs(tensor, 1, static_cast<std::uint64_t>(first), 0,
+              static_cast<std::uint64_t>(out.numel()), out);
 }
 
 void SafetensorsReader::read(const std::string& name, const Tensor& out) const {

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,9 @@ struct TensorInfo {
     std::uint64_t begin = 0;  // byte range, relative to the data section
     std::uint64_t end = 0;
 };
+
+// The type that has a file's type without loss; none for those that no Tensor has.
+std::optional<DType> dtype_of_file_type(const std::string& name);
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 
@@ -44,14 +48,16 @@ class SafetensorsReader {
     const TensorInfo& info(const std::string& name) const;  // throws kIo when missing
 
     // Reads [begin, end) of dimension dim of a tensor into `out` (contiguous, that shape, on the CPU). F32, BF16,
-    // F16 and F64 are converted to fp32 or bf16 through fp32; F16 goes into fp16 and I32 into int32 as it is;
-    // anything else is kIo.
+    // F16 and F64 are converted to fp32 or bf16 through fp32; F16, F64 and I32 go into fp16, fp64 and int32 as they
+    // are; anything else is kIo.
     // Touches only the bytes asked for. Callable from several threads.
     void read_slice(const std::string& name,
                     int dim,
                     std::int64_t begin,
                     std::int64_t end,
                     const Tensor& out) const;
+    // Elements [first, first + out.numel()), in row-major order, into `out`, whatever its shape.
+    void read_elements(const std::string& name, std::int64_t first, const Tensor& out) const;
     void read(const std::string& name, const Tensor& out) const;
     // As bf16 or int32 where the file has these, else as fp32.
     Tensor read(const std::string& name) const;

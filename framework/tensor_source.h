@@ -15,6 +15,8 @@ class TensorSource {
     virtual ~TensorSource() = default;
     // What messages call it: a path.
     virtual std::string origin() const = 0;
+    // What it says of the model whose weights it holds, as TrainableModel::description; "": nothing.
+    virtual std::string model() const { return ""; }
     virtual std::vector<std::string> names() const = 0;
     virtual bool contains(const std::string& name) const = 0;
     virtual Shape shape(const std::string& name) const = 0;  // throws kIo when missing

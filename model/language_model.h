@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "attention/tensor_parallel_attention.h"
+#include "framework/tensor_source.h"
 #include "framework/trainer.h"
 #include "model/model_config.h"
 #include "parallel/process_grid.h"
@@ -72,7 +73,10 @@ class LanguageModel : public TrainableModel {
     std::string locate_non_finite(const std::vector<Batch>& batches) override;
     void save_state(const std::string& directory) override;
     void load_state(const std::string& directory) override;
-    void load_weights(const std::string& directory);  // without optimizer state
+    // Without optimizer state: of a checkpoint's directory, or from wherever they are. Throws kConfig for weights that
+    // say they are another model's, and as load_parameters does.
+    void load_weights(const std::string& directory);
+    void load_weights(const TensorSource& weights);
     std::string description() const override;
     bool is_main_rank() const override;
     int data_parallel_rank() const override;
@@ -107,7 +111,7 @@ class LanguageModel : public TrainableModel {
     Tensor on_device(const Tensor& ids) const;
     Tensor project(const Tensor& x) const;
     Tensor project_backward(const Tensor& dlogits, const Tensor& x);
-    void check_same_model(const std::string& directory) const;
+    void check_same_model(const TensorSource& weights) const;
 
     const ProcessGrid& grid_;
     ModelConfig config_;

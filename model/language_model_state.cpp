@@ -1,6 +1,6 @@
 // Saving, loading and describing a language model.
 #include "framework/run_state.h"
-#include "framework/safetensors.h"
+#include "framework/safetensors_source.h"
 #include "model/language_model.h"
 #include "model/weight_rule.h"
 #include "parallel/sharded_state.h"
@@ -10,6 +10,8 @@ namespace {
 
 // The metadata key under which model.safetensors carries the description.
 constexpr const char* kModelKey = "model";
+
+std::string weights_file(const std::string& directory) { return directory + "/model.safetensors"; }
 
 std::string config_json(ModelConfig config) {
     return to_json([&](ConfigVisitor& v) { config.visit_fields(v); });
@@ -29,12 +31,11 @@ void LanguageModel::save_state(const std::string& directory) {
 }
 
 // The description is checked before the tensors: what differs in the configuration says more than a shape.
-void LanguageModel::check_same_model(const std::string& directory) const {
-    const SafetensorsReader reader(directory + "/model.safetensors");
-    const auto found = reader.metadata().find(kModelKey);
-    if (found == reader.metadata().end()) return;  // from elsewhere: shapes and names must do
+void LanguageModel::check_same_model(const TensorSource& weights) const {
+    const std::string description = weights.model();
+    if (description.empty()) return;  // from elsewhere: shapes and names must do
     ModelConfig saved;
-    parse_config([&](ConfigVisitor& v) { saved.visit_fields(v); }, found->second, reader.path());
+    parse_config([&](ConfigVisitor& v) { saved.visit_fields(v); }, description, weights.origin());
     // The weights are the same whatever these are.
     saved.type = config_.type;
     saved.method = config_.method;
@@ -43,19 +44,23 @@ void LanguageModel::check_same_model(const std::string& directory) const {
     saved.embedding_init_std = config_.embedding_init_std;
     saved.max_seq_len = config_.max_seq_len;
     const std::string difference = json_difference(config_json(saved), config_json(config_));
-    EVENKEEL_CHECK_CODE(difference.empty(), ErrorCode::kConfig, "load", reader.path(),
+    EVENKEEL_CHECK_CODE(difference.empty(), ErrorCode::kConfig, "load", weights.origin(),
                         " holds another model: ", difference);
 }
 
 void LanguageModel::load_state(const std::string& directory) {
-    check_same_model(directory);
+    check_same_model(SafetensorsSource(weights_file(directory)));
     load_parameters(grid_, parameters_, directory, true);
     for (const auto& rule : rules_) rule->loaded();
 }
 
 void LanguageModel::load_weights(const std::string& directory) {
-    check_same_model(directory);
-    load_parameters(grid_, parameters_, directory, false);
+    load_weights(SafetensorsSource(weights_file(directory)));
+}
+
+void LanguageModel::load_weights(const TensorSource& weights) {
+    check_same_model(weights);
+    load_parameters(parameters_, weights);
     for (const auto& rule : rules_) rule->loaded();
 }
 

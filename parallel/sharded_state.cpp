@@ -5,6 +5,8 @@
 #include <set>
 #include <vector>
 
+#include "framework/safetensors_source.h"
+
 namespace evenkeel {
 namespace {
 
@@ -93,55 +95,73 @@ std::string listed(const std::vector<std::string>& names) {
     return text;
 }
 
-// Throws unless the file holds exactly the tensors of these parameters, in their shapes.
-void check_file(const SafetensorsReader& reader, const ParameterList& all, const StateFile& file) {
+// Whether to read a parameter: not if it may be missing and is.
+bool is_read(const TensorSource& source,
+             const Parameter& parameter,
+             const StateFile& file,
+             bool without_optional) {
+    if (!without_optional || !parameter.optional) return true;
+    return std::any_of(file.tensors.begin(), file.tensors.end(), [&](const auto& tensor) {
+        return source.contains(parameter.name + tensor.first);
+    });
+}
+
+// Throws unless the source holds exactly the tensors of these parameters, in their shapes.
+void check_source(const TensorSource& source,
+                  const ParameterList& all,
+                  const StateFile& file,
+                  bool without_optional) {
     constexpr const char* kOp = "load_parameters";
-    const ParameterList parameters = parameters_in(file, all);
     std::set<std::string> wanted;
     std::vector<std::string> missing, surplus;
-    for (const Parameter* parameter : parameters) {
+    for (const Parameter* parameter : parameters_in(file, all)) {
+        if (!is_read(source, *parameter, file, without_optional)) continue;
         for (const auto& [suffix, member] : file.tensors) {
             const std::string name = parameter->name + suffix;
             wanted.insert(name);
-            if (!reader.contains(name)) missing.push_back(name);
+            if (!source.contains(name)) missing.push_back(name);
         }
     }
-    for (const TensorInfo& info : reader.tensors()) {
-        if (!wanted.contains(info.name)) surplus.push_back(info.name);
+    for (const std::string& name : source.names()) {
+        if (!wanted.contains(name)) surplus.push_back(name);
     }
-    EVENKEEL_CHECK_CODE(
-        missing.empty() && surplus.empty(), ErrorCode::kIo, kOp, reader.path(),
-        ": the file is of another model:", missing.empty() ? "" : " it lacks " + listed(missing),
-        missing.empty() || surplus.empty() ? "" : ", and",
-        surplus.empty() ? "" : " the model has no " + listed(surplus));
-    for (const Parameter* parameter : parameters) {
+    EVENKEEL_CHECK_CODE(missing.empty() && surplus.empty(), ErrorCode::kIo, kOp, source.origin(),
+                        ": the weights are of another model:",
+                        missing.empty() ? "" : " they lack " + listed(missing),
+                        missing.empty() || surplus.empty() ? "" : ", and",
+                        surplus.empty() ? "" : " the model has no " + listed(surplus));
+    for (const Parameter* parameter : parameters_in(file, all)) {
         for (const auto& [suffix, member] : file.tensors) {
-            const TensorInfo& info = reader.info(parameter->name + suffix);
-            EVENKEEL_CHECK_CODE(info.shape == parameter->global_shape, ErrorCode::kIo, kOp,
-                                reader.path(), ": tensor \"", info.name, "\": got shape ",
-                                to_string(info.shape), ", want ",
-                                to_string(parameter->global_shape));
+            const std::string name = parameter->name + suffix;
+            if (!wanted.contains(name)) continue;
+            const Shape shape = source.shape(name);
+            EVENKEEL_CHECK_CODE(shape == parameter->global_shape, ErrorCode::kIo, kOp,
+                                source.origin(), ": tensor \"", name, "\": got shape ",
+                                to_string(shape), ", want ", to_string(parameter->global_shape));
         }
     }
 }
 
-void load_file(const SafetensorsReader& reader, const ParameterList& all, const StateFile& file) {
+void load_source(const TensorSource& source, const ParameterList& all, const StateFile& file) {
     for (const Parameter* parameter : parameters_in(file, all)) {
         const Sharding& sharding = parameter->sharding;
+        const bool whole = sharding.kind == Sharding::Kind::kReplicated;
         for (const auto& [suffix, member] : file.tensors) {
             const std::string name = parameter->name + suffix;
+            if (!source.contains(name)) continue;  // check_source has allowed it
             const Tensor& tensor = parameter->*member;
             const bool on_cpu = tensor.device() == Device::kCpu;
             const Tensor landing =
                 on_cpu ? tensor : Tensor::uninitialized(tensor.shape(), tensor.dtype());
-            if (sharding.kind == Sharding::Kind::kReplicated) {
-                reader.read(name, landing);
-            } else {
-                reader.read_slice(name, sharding.dim, sharding.begin, sharding.end, landing);
-            }
+            source.read_slice(name, whole ? 0 : sharding.dim, whole ? 0 : sharding.begin,
+                              whole ? parameter->global_shape[0] : sharding.end, landing);
             if (!on_cpu) tensor.copy_from(landing);
         }
     }
+}
+
+void refresh_values(const ParameterList& parameters) {
+    for (const Parameter* parameter : parameters) parameter->refresh_value();
 }
 
 }  // namespace
@@ -155,19 +175,25 @@ void save_parameters(const ProcessGrid& grid,
     grid.world().barrier();
 }
 
+void load_parameters(const ParameterList& parameters, const TensorSource& weights) {
+    check_source(weights, parameters, kModelFile, true);
+    load_source(weights, parameters, kModelFile);
+    refresh_values(parameters);
+}
+
 void load_parameters(const ProcessGrid&,
                      const ParameterList& parameters,
                      const std::string& directory,
                      bool with_optimizer) {
-    const SafetensorsReader model(directory + "/" + kModelFile.name);
-    check_file(model, parameters, kModelFile);
+    const SafetensorsSource model(directory + "/" + kModelFile.name);
+    check_source(model, parameters, kModelFile, false);
     if (with_optimizer) {
-        const SafetensorsReader optimizer(directory + "/" + kOptimizerFile.name);
-        check_file(optimizer, parameters, kOptimizerFile);
-        load_file(optimizer, parameters, kOptimizerFile);
+        const SafetensorsSource optimizer(directory + "/" + kOptimizerFile.name);
+        check_source(optimizer, parameters, kOptimizerFile, false);
+        load_source(optimizer, parameters, kOptimizerFile);
     }
-    load_file(model, parameters, kModelFile);
-    for (const Parameter* parameter : parameters) parameter->refresh_value();
+    load_source(model, parameters, kModelFile);
+    refresh_values(parameters);
 }
 
 }  // namespace evenkeel

@@ -6,6 +6,7 @@
 
 #include "framework/parameter.h"
 #include "framework/safetensors.h"
+#include "framework/tensor_source.h"
 #include "parallel/process_grid.h"
 
 namespace evenkeel {
@@ -19,8 +20,12 @@ void save_parameters(const ProcessGrid& grid,
                      const std::string& directory,
                      const SafetensorsMetadata& metadata);
 
-// Each rank reads its own slices. Throws kIo naming a missing, surplus or differently shaped tensor, before
-// any parameter is changed. with_optimizer false: weights only.
+// Weights alone. Each rank reads its own slices. Throws kIo naming a missing, surplus or differently shaped tensor,
+// before any parameter is changed. A parameter that is `optional` may be missing and then stays as it is.
+void load_parameters(const ParameterList& parameters, const TensorSource& weights);
+
+// The same from what save_parameters wrote, with the optimizer's state, and nothing may be missing.
+// with_optimizer false: weights alone.
 void load_parameters(const ProcessGrid& grid,
                      const ParameterList& parameters,
                      const std::string& directory,

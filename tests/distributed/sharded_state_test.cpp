@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "framework/safetensors_source.h"
+#include "framework/safetensors_source.h"
 #include "tests/support/compare.h"
 #include "tests/support/parameters.h"
 #include "tests/support/ranks.h"
@@ -167,6 +169,31 @@ TEST_P(ShardedStateTest, OneDataParallelReplicaWritesAndAllRead) {
     }
 }
 
+TEST_P(ShardedStateTest, OptionalParametersMayBeMissingAmongWeightsButNotOnResuming) {
+    const int size = world().size();
+    on_first_ranks(size, [&](const ProcessGrid& grid, Model& model) {
+        model.fill();
+        save_parameters(grid, model.list(), directory_, {});
+        Model other(grid.tp_rank(), size, GetParam());
+        Parameter& extra = other.parameters[6];
+        extra.name = "extra";
+        extra.optional = true;
+        extra.master.fill(3.0f);
+        // Without the parameter that was renamed, the weights are still another model's.
+        EXPECT_NE(load_error(grid, other.list(), false).find("the model has no \"norm.weight\""),
+                  std::string::npos);
+        ParameterList list = model.list();
+        list.push_back(&extra);
+        EXPECT_NE(load_error(grid, list, true).find("they lack \"extra\""), std::string::npos);
+        model.parameters[0].master.fill(5.0f);
+        load_parameters(list, SafetensorsSource(directory_ + "/model.safetensors"));
+        EXPECT_EQ(extra.master.data<float>()[0], 3.0f);
+        Model want(grid.tp_rank(), size, GetParam());
+        want.fill();
+        EXPECT_TRUE(same_bits(model.parameters[0].master, want.parameters[0].master));
+    });
+}
+
 TEST_P(ShardedStateTest, NamesWhatDoesNotFitAndChangesNothing) {
     const int size = world().size();
     on_first_ranks(size, [&](const ProcessGrid& grid, Model& model) {
@@ -176,7 +203,7 @@ TEST_P(ShardedStateTest, NamesWhatDoesNotFitAndChangesNothing) {
         Model other(grid.tp_rank(), size, GetParam());
         other.parameters[6].name = "final_norm.weight";
         const std::string renamed = load_error(grid, other.list());
-        EXPECT_NE(renamed.find("it lacks \"final_norm.weight\""), std::string::npos) << renamed;
+        EXPECT_NE(renamed.find("they lack \"final_norm.weight\""), std::string::npos) << renamed;
         EXPECT_NE(renamed.find("the model has no \"norm.weight\""), std::string::npos) << renamed;
         EXPECT_NE(renamed.find("model.safetensors"), std::string::npos) << renamed;
 

@@ -1,11 +1,10 @@
-#include "framework/safetensors.h"
-
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <cmath>
 
 #include "framework/checkpoint.h"
+#include "framework/safetensors_source.h"
 #include "tests/framework/safetensors_files.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
@@ -128,6 +127,41 @@ TEST_F(SafetensorsTest, ConvertsDoubles) {
     EXPECT_EQ(got.data<float>()[0], 0.1f);
     EXPECT_EQ(got.data<float>()[1], -INFINITY);
     EXPECT_EQ(got.data<float>()[2], 3.0f);
+    const Tensor doubles = Tensor::zeros({3}, DType::kFloat64);
+    SafetensorsReader(path).read("a", doubles);
+    EXPECT_EQ(doubles.data<double>()[1], -1e300);
+}
+
+TEST_F(SafetensorsTest, ReadsRunsOfElementsWhateverTheShapes) {
+    const Tensor a = testing::gaussian({5, 7}, DType::kFloat32, 1);
+    const std::string path = directory_.file("runs");
+    write_safetensors(path, {{"before", a}, {"a", a}}, {});
+    const SafetensorsReader reader(path);
+    const Tensor got = testing::poisoned({2, 3}, DType::kFloat32);
+    reader.read_elements("a", 4, got);
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(got.data<float>()[i], a.data<float>()[4 + i]) << i;
+    reader.read_elements("a", 35, Tensor::zeros({0}, DType::kFloat32));
+    EXPECT_THROW(reader.read_elements("a", 30, got), Error);
+    EXPECT_THROW(reader.read_elements("a", -1, got), Error);
+}
+
+TEST_F(SafetensorsTest, IsASourceOfNamedTensors) {
+    const Tensor a = testing::gaussian({5, 7}, DType::kBFloat16, 1);
+    const std::string path = directory_.file("source");
+    write_safetensors(path, {{"a", a}, {"b", a.to(DType::kFloat32)}}, {{"model", "{}"}});
+    const SafetensorsSource source(path);
+    EXPECT_EQ(source.origin(), path);
+    EXPECT_EQ(source.model(), "{}");
+    EXPECT_EQ(source.names(), (std::vector<std::string>{"a", "b"}));
+    EXPECT_TRUE(source.contains("b"));
+    EXPECT_FALSE(source.contains("c"));
+    EXPECT_EQ(source.shape("a"), (Shape{5, 7}));
+    EXPECT_EQ(source.dtype("a"), DType::kBFloat16);
+    EXPECT_EQ(source.dtype("b"), DType::kFloat32);
+    const Tensor got = testing::poisoned({5, 2}, DType::kBFloat16);
+    source.read_slice("a", 1, 3, 5, got);
+    EXPECT_TRUE(same_bits(got, a.slice(1, 3, 5).contiguous()));
+    EXPECT_THROW(source.shape("c"), Error);
 }
 
 TEST_F(SafetensorsTest, RefusesTypesThatDoNotConvert) {
