@@ -12,7 +12,8 @@
     FAMILY(kGemma3Text)           \
     FAMILY(kStableLm)             \
     FAMILY(kCohere)               \
-    FAMILY(kGptOss)
+    FAMILY(kGptOss)               \
+    FAMILY(kEvenkeel)
 
 namespace evenkeel::hugging_face {
 

@@ -41,6 +41,13 @@ struct Family {
     // With tied embeddings some folders hold the output projection too, under this name; it must then be equal to
     // the embedding.
     const char* tied_output = "lm_head.weight";
+
+    // What lies in the folder beside config.json for `transformers` to run the model with. Null: nothing.
+    struct File {
+        const char* name;
+        const char* text;
+    };
+    std::span<const File> (*files)() = nullptr;
 };
 
 // In the order in which export tries them.

@@ -65,6 +65,7 @@ enum class GainNames {
     kPerHead,      // q_norm.weight [H, D]
     kFullWidth,    // q_norm.weight [H D]
     kModules,      // q_layernorm.norms.I.weight [D], one a head
+    kAsOurs,       // q_norm.weight, of whatever shape the gains have here
 };
 // What the tensors of a block are called, behind "model.layers.N."; null where a family has no such norm.
 struct BlockNames {

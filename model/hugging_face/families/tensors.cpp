@@ -71,6 +71,16 @@ void Mapper::gain(const std::string& ours,
             maps_.push_back(shared ? same(ours, shape, theirs + "_norm.weight")
                                    : repeated(ours, shape, theirs + "_norm.weight"));
             return;
+        case GainNames::kAsOurs:
+            if (norm.gain == Gain::kPerHeadScalar || norm.gain == Gain::kScalar) {
+                // A factor of the logits, which is the queries' alone.
+                const Shape one_each{norm.gain == Gain::kScalar ? 1 : heads};
+                if (theirs.ends_with("q")) {
+                    maps_.push_back(same(ours, one_each, theirs + "_norm.weight"));
+                }
+                return;
+            }
+            [[fallthrough]];
         case GainNames::kPerHead:
             maps_.push_back(same(ours, shape, theirs + "_norm.weight"));
             return;
@@ -98,7 +108,7 @@ void Mapper::attention(std::int64_t layer) {
     const std::size_t first = maps_.size();
     linear(ours + "wq", {query, C}, theirs + "q_proj", attention.qkv_bias);
     linear(ours + "wk", {key, C}, theirs + "k_proj", attention.qkv_bias);
-    if (attention.qk_norm.kind != QkNormKind::kNone) {
+    if (attention.qk_norm.kind != QkNormKind::kNone && attention.qk_norm.gain != Gain::kNone) {
         gain(ours + "q_gain", theirs + "q", attention.qk_norm, attention.num_heads, D);
         gain(ours + "k_gain", theirs + "k", attention.qk_norm, attention.num_kv_heads, D);
     }

@@ -213,6 +213,62 @@ TEST(HuggingFaceFamilies, RefuseWhatTheyCannotSayWithKeyAndReason) {
     }
 }
 
+ModelConfig unusual() {
+    ModelConfig config;
+    config.architecture = Architecture::kSandwichNorm;
+    config.activation = Activation::kGelu;
+    config.norm = {NormConfig::Kind::kLayerNorm, true, 0.5};
+    config.embedding_scale = 3.0;
+    config.logit_scale = 0.3;
+    config.global_interval = 2;
+    config.local_rope_theta = 50.0;
+    config.qk_norm_layers = "0,3-5";
+    config.attention.window = 7;
+    config.attention.sink = AttentionConfig::Sink::kLearned;
+    config.attention.softcap = 20.0;
+    config.attention.rope.layout = RopeLayout::kInterleaved;
+    config.attention.rope.rotary_fraction = 0.5;
+    return config;
+}
+
+TEST(HuggingFaceFamilies, TheOneWithItsOwnCodeSaysEverySetting) {
+    const Family& family = *find_family("evenkeel");
+    const ModelConfig config = unusual();
+    ConfigJson json;
+    family.write_config(config, json);
+    EXPECT_EQ(text_of(family.read_config(json)), text_of(config));
+    EXPECT_EQ(json.integer("hidden_size"), config.width);
+    ASSERT_EQ(family.files().size(), 2u);
+    for (const Family::File& file : family.files()) {
+        EXPECT_NE(std::string(file.text).find("evenkeel"), std::string::npos) << file.name;
+    }
+}
+
+TEST(HuggingFaceFamilies, TheOneWithItsOwnCodeRefusesWhatTheCodeDoesNotHave) {
+    const Family& family = *find_family("evenkeel");
+    const auto fault = [&](void (*change)(ModelConfig&)) {
+        ModelConfig config;
+        change(config);
+        ConfigJson json;
+        try {
+            family.write_config(config, json);
+        } catch (const Error& error) {
+            return std::string(error.what());
+        }
+        return std::string();
+    };
+    EXPECT_EQ(fault([](ModelConfig&) {}), "");
+    EXPECT_NE(fault([](ModelConfig& c) {
+                  c.architecture = Architecture::kNgpt;
+              }).find("model.architecture"),
+              std::string::npos);
+    EXPECT_NE(fault([](ModelConfig& c) { c.sigma_reparam = true; }).find("model.sigma_reparam"),
+              std::string::npos);
+    EXPECT_NE(
+        fault([](ModelConfig& c) { c.attention.qk_norm.anneal_steps = 5; }).find("anneal_steps"),
+        std::string::npos);
+}
+
 TEST(HuggingFaceFamilies, SettingsOfTrainingAloneAreIgnored) {
     const std::string without = text_of(read("llama", "{}"));
     EXPECT_EQ(text_of(read("llama", R"({"attention_dropout": 0.1, "initializer_range": 0.5,
