@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
+#include <utility>
 
 #include "framework/rng.h"
 
@@ -11,33 +11,46 @@ namespace evenkeel {
 namespace {
 
 constexpr const char* kOp = "calibration";
+// Below this, starting threads costs more than it saves.
+constexpr std::int64_t kParallelNumbers = 1 << 18;
 
 // Sequences that a sample keeps, of T tokens each.
 std::int64_t most_sequences(std::int64_t T, const CalibrationOptions& options) {
-    const std::int64_t most = std::max<std::int64_t>(2, options.max_tokens / T);
-    return options.expected_sequences > 0 ? std::min(most, options.expected_sequences) : most;
+    return std::max<std::int64_t>(2, options.max_tokens / T);
 }
 
-std::int64_t rows_of_each(std::int64_t T, const CalibrationOptions& options) {
-    const std::int64_t sequences = std::max<std::int64_t>(1, most_sequences(T, options));
-    return std::clamp<std::int64_t>(options.max_rows / sequences, 1, T);
-}
-
-// One token of each of as many equal stretches of the sequence as rows are wanted.
+// The `count` tokens of smallest key, ascending: fewer are always a part of more.
 std::vector<std::int64_t> choose_rows(std::int64_t T,
                                       std::int64_t index,
-                                      const CalibrationOptions& options) {
-    const std::int64_t count = rows_of_each(T, options);
-    const CounterRng rng(options.seed, purpose("calibration rows"));
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(count));
-    for (std::int64_t r = 0; r < count; ++r) {
-        const std::int64_t begin = r * T / count, end = (r + 1) * T / count;
-        const auto draw = static_cast<std::uint64_t>(index * count + r);
-        rows[static_cast<std::size_t>(r)] =
-            begin +
-            static_cast<std::int64_t>(rng.below(draw, static_cast<std::uint64_t>(end - begin)));
+                                      std::int64_t count,
+                                      std::uint64_t seed) {
+    const CounterRng rng(seed, purpose("calibration rows"));
+    std::vector<std::pair<std::uint64_t, std::int64_t>> keys;
+    for (std::int64_t t = 0; t < T; ++t) {
+        keys.emplace_back(rng.bits(static_cast<std::uint64_t>(index * T + t)), t);
     }
+    std::nth_element(keys.begin(), keys.begin() + (count - 1), keys.end());
+    std::vector<std::int64_t> rows;
+    for (std::int64_t r = 0; r < count; ++r) {
+        rows.push_back(keys[static_cast<std::size_t>(r)].second);
+    }
+    std::sort(rows.begin(), rows.end());
     return rows;
+}
+
+// The sequence with these of its rows alone.
+CalibrationSequence thinned(const CalibrationSequence& sequence,
+                            const std::vector<std::int64_t>& rows) {
+    CalibrationSequence result{sequence.index, sequence.positions, sequence.documents, rows, {},
+                               sequence.k};
+    const std::size_t floats = sequence.q.size() / sequence.rows.size();
+    for (std::int64_t row : rows) {
+        const auto at = std::lower_bound(sequence.rows.begin(), sequence.rows.end(), row);
+        const auto from =
+            sequence.q.begin() + (at - sequence.rows.begin()) * static_cast<std::ptrdiff_t>(floats);
+        result.q.insert(result.q.end(), from, from + static_cast<std::ptrdiff_t>(floats));
+    }
+    return result;
 }
 
 void check_options(const CalibrationOptions& options) {
@@ -45,8 +58,6 @@ void check_options(const CalibrationOptions& options) {
                    ", want 0 or more");
     EVENKEEL_CHECK(options.max_tokens > 0 && options.max_rows > 0, kOp, "sample: got at most ",
                    options.max_tokens, " tokens and ", options.max_rows, " rows, want 1 or more");
-    EVENKEEL_CHECK(options.expected_sequences >= 0, kOp, "expected_sequences: got ",
-                   options.expected_sequences, ", want 0 or more");
     EVENKEEL_CHECK(options.held_out > 0.0 && options.held_out < 1.0, kOp, "held_out: got ",
                    options.held_out, ", want a share between 0 and 1");
 }
@@ -112,7 +123,7 @@ void add_all_rms(const char* name,
                  std::vector<RunningMoments>& moments) {
     const auto heads = static_cast<std::int64_t>(moments.size());
     std::vector<std::int64_t> bad(moments.size(), -1);
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static) if (rows.numel() >= kParallelNumbers)
     for (std::int64_t head = 0; head < heads; ++head) {
         const auto h = static_cast<std::size_t>(head);
         bad[h] = add_rms(rows, head, eps, moments[h]);
@@ -221,6 +232,7 @@ void HeadCalibration::update(const Tensor& q,
         EVENKEEL_CHECK(positions.device() == Device::kCpu, kOp, "positions: want them on the cpu");
     }
     check_documents(documents, B, T);
+    if (length_ == 0) rows_each_ = std::min(T, options_.max_rows);
     length_ = T;
 
     add_all_rms("q", q, sequences_, options_.eps, q_rms_);
@@ -234,7 +246,7 @@ void HeadCalibration::update(const Tensor& q,
         CalibrationSequence sequence;
         sequence.index = sequences_;
         sequence.documents = documents;
-        sequence.rows = choose_rows(T, sequences_, options_);
+        sequence.rows = choose_rows(T, sequences_, rows_each_, options_.seed);
         std::vector<std::int64_t> all(static_cast<std::size_t>(T));
         for (std::int64_t t = 0; t < T; ++t) {
             all[static_cast<std::size_t>(t)] = t;
@@ -247,16 +259,27 @@ void HeadCalibration::update(const Tensor& q,
         }
         sequence.q = gather(q, b, sequence.rows);
         sequence.k = gather(k, b, all);
-        keep(key, std::move(sequence));
+        const auto at =
+            std::lower_bound(kept_.begin(), kept_.end(), key,
+                             [](const Kept& a, std::uint64_t other) { return a.key < other; });
+        kept_.insert(at,
+                     Kept{key, std::make_shared<const CalibrationSequence>(std::move(sequence))});
         if (kept_.size() > most) kept_.pop_back();
+        thin();
     }
     tokens_ += B * T;
 }
 
-void HeadCalibration::keep(std::uint64_t key, CalibrationSequence sequence) {
-    const auto at = std::lower_bound(kept_.begin(), kept_.end(), key,
-                                     [](const Kept& a, std::uint64_t b) { return a.key < b; });
-    kept_.insert(at, Kept{key, std::move(sequence)});
+void HeadCalibration::thin() {
+    const auto count = static_cast<std::int64_t>(kept_.size());
+    if (rows_each_ == 1 || count * rows_each_ <= options_.max_rows) return;
+    while (rows_each_ > 1 && count * rows_each_ > options_.max_rows) {
+        rows_each_ = (rows_each_ + 1) / 2;
+    }
+    for (Kept& kept : kept_) {
+        const auto rows = choose_rows(length_, kept.sequence->index, rows_each_, options_.seed);
+        kept.sequence = std::make_shared<const CalibrationSequence>(thinned(*kept.sequence, rows));
+    }
 }
 
 void HeadCalibration::observe(const AttentionStats& stats, std::int64_t sequences) {
@@ -294,11 +317,11 @@ double HeadCalibration::observed_entropy(std::int64_t head) const {
     return entropy_.at(static_cast<std::size_t>(head));
 }
 
-std::vector<CalibrationSequence> HeadCalibration::sample() const {
-    std::vector<CalibrationSequence> sequences;
-    for (const Kept& kept : kept_) sequences.push_back(kept.sequence);
+std::vector<SampledSequence> HeadCalibration::sample() const {
+    std::vector<SampledSequence> sequences;
+    for (const Kept& kept : kept_) sequences.push_back({kept.sequence, false});
     std::sort(sequences.begin(), sequences.end(),
-              [](const auto& a, const auto& b) { return a.index < b.index; });
+              [](const auto& a, const auto& b) { return a.sequence->index < b.sequence->index; });
     // As many as the share says, spread evenly; one at least, and one at least to fit on.
     const auto count = static_cast<std::int64_t>(sequences.size());
     if (count < 2) return sequences;
@@ -312,7 +335,7 @@ std::vector<CalibrationSequence> HeadCalibration::sample() const {
 
 std::size_t HeadCalibration::sample_bytes() const {
     std::size_t bytes = 0;
-    for (const Kept& kept : kept_) bytes += bytes_of(kept.sequence);
+    for (const Kept& kept : kept_) bytes += bytes_of(*kept.sequence);
     return bytes;
 }
 
@@ -321,12 +344,12 @@ std::size_t HeadCalibration::max_sample_bytes(std::int64_t heads,
                                               std::int64_t head_dim,
                                               std::int64_t sequence_length,
                                               const CalibrationOptions& options) {
-    const std::int64_t rows = rows_of_each(sequence_length, options);
-    const std::int64_t floats = (rows * heads + sequence_length * kv_heads) * head_dim;
-    const auto each = static_cast<std::size_t>(floats) * sizeof(float) +
-                      static_cast<std::size_t>(rows) * sizeof(std::int64_t) +
-                      static_cast<std::size_t>(sequence_length) * sizeof(std::int32_t);
-    return each * static_cast<std::size_t>(most_sequences(sequence_length, options));
+    const std::int64_t sequences = most_sequences(sequence_length, options);
+    const std::int64_t rows = std::max(options.max_rows, sequences);
+    const std::int64_t tokens = sequences * sequence_length;
+    return static_cast<std::size_t>((rows * heads + tokens * kv_heads) * head_dim) * sizeof(float) +
+           static_cast<std::size_t>(rows) * sizeof(std::int64_t) +
+           static_cast<std::size_t>(tokens) * sizeof(std::int32_t);
 }
 
 }  // namespace evenkeel

@@ -7,7 +7,7 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
+#include <memory>
 #include <vector>
 
 #include "attention/attention_config.h"
@@ -19,11 +19,10 @@ namespace evenkeel {
 struct CalibrationOptions {
     double eps = 1e-6;  // of the norm to come, inside the root
     // Bounds of the sample that is kept for fits: keys are kept of whole sequences, at most max_tokens of them
-    // (but two sequences at least), queries of at most max_rows tokens, as many in each kept sequence.
+    // (but two sequences at least), queries of at most max_rows tokens (but one a sequence at least), as many in
+    // each kept sequence.
     std::int64_t max_tokens = 16384;
     std::int64_t max_rows = 4096;
-    // Sequences that will come, if known: fewer than the bound leave more rows to each. 0: unknown.
-    std::int64_t expected_sequences = 0;
     // Share of the kept sequences that gains are judged on, not fitted on; one at least.
     double held_out = 0.25;
     std::uint64_t seed = 0;  // of the choice of sequences and rows
@@ -47,12 +46,16 @@ class RunningMoments {
 // A sequence of the sample.
 struct CalibrationSequence {
     std::int64_t index = 0;               // in the order in which sequences came
-    bool held_out = false;                // judged on, not fitted on
     std::vector<std::int32_t> positions;  // [T], for the rotation
     std::vector<std::int32_t> documents;  // cu_seqlens (AttentionMask); empty: one document
     std::vector<std::int64_t> rows;       // ascending: tokens whose queries are kept
     std::vector<float> q;                 // [rows, H/P, D]
     std::vector<float> k;                 // [T, K/P, D]
+};
+
+struct SampledSequence {
+    std::shared_ptr<const CalibrationSequence> sequence;
+    bool held_out = false;  // judged on, not fitted on
 };
 
 class HeadCalibration {
@@ -95,9 +98,10 @@ class HeadCalibration {
     double observed_max_logit(std::int64_t head) const;
     double observed_entropy(std::int64_t head) const;
 
-    // The sample, in order of index. Which sequences and rows are in it depends on seed, bounds, T and
-    // the number of sequences alone: the n of smallest random key, rows spread evenly with random offsets.
-    std::vector<CalibrationSequence> sample() const;
+    // The sample, in order of index. Which sequences and rows are in it depends on seed, bounds, T and the number
+    // of sequences alone: the sequences and the rows of smallest random key. Rows of a sequence are halved whenever
+    // there would be too many.
+    std::vector<SampledSequence> sample() const;
     // Memory of the sample as it is now, and the most that one may have.
     std::size_t sample_bytes() const;
     static std::size_t max_sample_bytes(std::int64_t heads,
@@ -109,15 +113,16 @@ class HeadCalibration {
   private:
     struct Kept {
         std::uint64_t key;
-        CalibrationSequence sequence;
+        std::shared_ptr<const CalibrationSequence> sequence;
     };
-    void keep(std::uint64_t key, CalibrationSequence sequence);
+    void thin();  // halves the rows until they are few enough
 
     AttentionConfig config_;
     CalibrationOptions options_;
     std::int64_t heads_, kv_heads_;
     std::vector<double> sinks_;
-    std::int64_t length_ = 0;  // T
+    std::int64_t length_ = 0;     // T
+    std::int64_t rows_each_ = 0;  // rows kept of a sequence
     std::int64_t sequences_ = 0, tokens_ = 0;
     std::vector<RunningMoments> q_rms_, k_rms_;
     std::vector<Kept> kept_;
