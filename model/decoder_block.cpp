@@ -3,18 +3,20 @@
 #include <cmath>
 
 #include "model/ngpt_block.h"
-#include "model/pre_norm_block.h"
+#include "model/parallel_block.h"
+#include "model/residual_block.h"
 
 namespace evenkeel {
 
 DecoderBlock::DecoderBlock(const ProcessGrid& grid,
                            const ModelConfig& config,
+                           std::int64_t layer,
                            DType type,
                            const std::string& prefix)
     : prefix_(prefix),
-      attention_(grid, config.attention, config.width, type, prefix + ".attention"),
+      attention_(grid, config.layer_attention(layer), config.width, type, prefix + ".attention"),
       feed_forward_(grid, config, type, prefix + ".feed_forward"),
-      gated_(config.activation == Activation::kSwiGlu),
+      gated_(is_gated(config.activation)),
       weight_std_(config.init_std),
       // Each of the 2 L residual branches adds variance; dividing by their root keeps the sum's
       // (Radford et al. 2019, section 2.3).
@@ -44,12 +46,20 @@ LayerWeights DecoderBlock::weights() const {
 
 std::unique_ptr<DecoderBlock> make_decoder_block(const ProcessGrid& grid,
                                                  const ModelConfig& config,
-                                                 DType type,
-                                                 const std::string& prefix) {
-    if (config.architecture == Architecture::kNgpt) {
-        return std::make_unique<NgptBlock>(grid, config, type, prefix);
+                                                 std::int64_t layer,
+                                                 DType type) {
+    const std::string prefix = concat("layers.", layer);
+    switch (config.architecture) {
+        case Architecture::kPreNorm:
+        case Architecture::kPostNorm:
+        case Architecture::kSandwichNorm:
+            return std::make_unique<ResidualBlock>(grid, config, layer, type, prefix);
+        case Architecture::kNgpt:
+            return std::make_unique<NgptBlock>(grid, config, layer, type, prefix);
+        case Architecture::kParallel:
+            return std::make_unique<ParallelBlock>(grid, config, layer, type, prefix);
     }
-    return std::make_unique<PreNormBlock>(grid, config, type, prefix);
+    throw_error(ErrorCode::kConfig, "make_decoder_block", "got an architecture without a block");
 }
 
 }  // namespace evenkeel

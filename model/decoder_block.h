@@ -1,6 +1,7 @@
 // The decoder blocks of a language model: attention and a feed-forward layer on a stream of hidden states.
 // Which kind a model has, its architecture says:
-//   pre_norm_block.h  r = x + attention(norm(x)),  y = r + feed_forward(norm(r))
+//   residual_block.h  r = x + attention(x),  y = r + feed_forward(r), with norms before and after the layers
+//   parallel_block.h  y = x + attention(n) + feed_forward(n), n = norm(x)
 //   ngpt_block.h      both additions as steps on the unit sphere
 //
 // B batch, T positions, C width, P tensor-parallel size.
@@ -23,17 +24,19 @@ struct DecoderBlockSaved {
     AttentionSaved attention;  // its x is the normalised input, or x itself
     Tensor residual;           // [B, T, C], after attention's part of the block
     FeedForwardSaved feed_forward;
-    Tensor rstd_attention, rstd_feed_forward;        // [B T], of the norms before the layers
-    Tensor attention_out, feed_forward_out;          // [B, T, C], what the layers return
-    Tensor attention_inverse, feed_forward_inverse;  // [B T, 2], see normalized_update.h
+    Tensor rstd_attention, rstd_feed_forward;  // see norm.h, of the norms before the layers
+    Tensor rstd_attention_post, rstd_feed_forward_post;  // of those after
+    Tensor attention_out, feed_forward_out;              // [B, T, C], what the layers return
+    Tensor attention_inverse, feed_forward_inverse;      // [B T, 2], see normalized_update.h
 };
 
 class DecoderBlock {
   public:
-    // prefix: of parameter names ("layers.0"): attention.*, feed_forward.* and those of the kind of block. The
-    // grid must outlive the block.
+    // Attention is that of the layer. prefix: of parameter names ("layers.0"): attention.*, feed_forward.* and
+    // those of the kind of block. The grid must outlive the block.
     DecoderBlock(const ProcessGrid& grid,
                  const ModelConfig& config,
+                 std::int64_t layer,
                  DType type,
                  const std::string& prefix);
     virtual ~DecoderBlock() = default;
@@ -70,9 +73,10 @@ class DecoderBlock {
     double output_std_;
 };
 
+// Layer 0 .. L - 1 of a model; prefix "layers.N".
 std::unique_ptr<DecoderBlock> make_decoder_block(const ProcessGrid& grid,
                                                  const ModelConfig& config,
-                                                 DType type,
-                                                 const std::string& prefix);
+                                                 std::int64_t layer,
+                                                 DType type);
 
 }  // namespace evenkeel

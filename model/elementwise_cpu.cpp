@@ -33,23 +33,77 @@ std::int64_t rows_per_block(std::int64_t width) {
     return std::max<std::int64_t>(1, kBlockElements / width);
 }
 
-RmsNormRows norm_rows(const Tensor& x, const Tensor& gain, const Tensor& rstd, const Tensor& y) {
-    RmsNormRows rows;
+NormRows norm_rows(const Tensor& x, const Tensor& gain, double gain_offset, const Tensor& y) {
+    NormRows rows;
     rows.bf16 = is_bf16(x);
     rows.width = x.size(-1);
     rows.x = x.raw();
     rows.gain = gain.data<float>();
-    rows.rstd = rstd.data<float>();
+    rows.gain_offset = static_cast<float>(gain_offset);
     rows.y = y.raw();
     return rows;
 }
 
+// What rows begin .. end-1 have added up to, one set of `width` numbers for each kGainRows of them.
+class PartialSums {
+  public:
+    PartialSums(std::int64_t rows, std::int64_t width)
+        : chunks_((rows + kGainRows - 1) / kGainRows),
+          width_(width),
+          sums_(static_cast<std::size_t>(chunks_ * width)) {}
+
+    float* of(std::int64_t begin) { return sums_.data() + begin / kGainRows * width_; }
+
+    // In double, in order.
+    void add_to(const Tensor& total) const {
+        float* sums = total.data<float>();
+        for_each_block(width_, 256, chunks_, [&](std::int64_t begin, std::int64_t end) {
+            std::vector<double> totals(static_cast<std::size_t>(end - begin));
+            for (std::int64_t chunk = 0; chunk < chunks_; ++chunk) {
+                const float* part = sums_.data() + chunk * width_ + begin;
+                for (std::size_t c = 0; c < totals.size(); ++c) totals[c] += part[c];
+            }
+            for (std::int64_t c = begin; c < end; ++c) {
+                sums[c] = static_cast<float>(sums[c] + totals[static_cast<std::size_t>(c - begin)]);
+            }
+        });
+    }
+
+  private:
+    std::int64_t chunks_, width_;
+    std::vector<float> sums_;
+};
+
+void gated_forward(bool gelu, const Tensor& gate_up, const Tensor& y) {
+    const std::int64_t width = y.size(-1);
+    const auto forward_rows = EVENKEEL_FOR_CURRENT_ISA(gated_forward_rows);
+    for_each_block(y.numel() / width, rows_per_block(width), width,
+                   [&](std::int64_t begin, std::int64_t end) {
+                       forward_rows(is_bf16(y), gelu, gate_up.raw(), y.raw(), width, begin, end);
+                   });
+}
+
+void gated_backward(bool gelu, const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
+    const std::int64_t width = dy.size(-1);
+    const auto backward_rows = EVENKEEL_FOR_CURRENT_ISA(gated_backward_rows);
+    for_each_block(dy.numel() / width, rows_per_block(width), width,
+                   [&](std::int64_t begin, std::int64_t end) {
+                       backward_rows(is_bf16(dy), gelu, dy.raw(), gate_up.raw(), dgate_up.raw(),
+                                     width, begin, end);
+                   });
+}
+
 }  // namespace
 
-void rms_norm_forward(
-    const Tensor& x, const Tensor& gain, double eps, const Tensor& y, const Tensor& rstd) {
+void rms_norm_forward(const Tensor& x,
+                      const Tensor& gain,
+                      double eps,
+                      const Tensor& y,
+                      const Tensor& rstd,
+                      double gain_offset) {
     const Tensor gain_fp32 = gain.to(DType::kFloat32);
-    RmsNormRows rows = norm_rows(x, gain_fp32, rstd, y);
+    NormRows rows = norm_rows(x, gain_fp32, gain_offset, y);
+    rows.rstd = rstd.data<float>();
     rows.eps = static_cast<float>(eps);
     const auto forward_rows = EVENKEEL_FOR_CURRENT_ISA(rms_norm_forward_rows);
     for_each_block(rstd.numel(), rows_per_block(rows.width), rows.width,
@@ -62,48 +116,73 @@ void rms_norm_backward(const Tensor& dy,
                        const Tensor& rstd,
                        bool accumulate,
                        const Tensor& dx,
-                       const Tensor& dgain) {
+                       const Tensor& dgain,
+                       double gain_offset) {
     const Tensor gain_fp32 = gain.to(DType::kFloat32);
-    RmsNormRows rows = norm_rows(x, gain_fp32, rstd, dx);
+    NormRows rows = norm_rows(x, gain_fp32, gain_offset, dx);
+    rows.rstd = rstd.data<float>();
     rows.dy = dy.raw();
     rows.accumulate = accumulate;
-    const std::int64_t chunks = (rstd.numel() + kGainRows - 1) / kGainRows;
-    std::vector<float> partial(static_cast<std::size_t>(chunks * rows.width));
+    PartialSums of_gain(rstd.numel(), rows.width);
     const auto backward_rows = EVENKEEL_FOR_CURRENT_ISA(rms_norm_backward_rows);
     for_each_block(rstd.numel(), kGainRows, rows.width, [&](std::int64_t begin, std::int64_t end) {
-        backward_rows(rows, begin, end, partial.data() + begin / kGainRows * rows.width);
+        backward_rows(rows, begin, end, of_gain.of(begin));
     });
-
-    float* sums = dgain.data<float>();
-    for_each_block(rows.width, 256, chunks, [&](std::int64_t begin, std::int64_t end) {
-        std::vector<double> totals(static_cast<std::size_t>(end - begin));
-        for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-            const float* part = partial.data() + chunk * rows.width + begin;
-            for (std::size_t c = 0; c < totals.size(); ++c) totals[c] += part[c];
-        }
-        for (std::int64_t c = begin; c < end; ++c) {
-            sums[c] = static_cast<float>(sums[c] + totals[static_cast<std::size_t>(c - begin)]);
-        }
-    });
+    of_gain.add_to(dgain);
 }
 
-void swiglu_forward(const Tensor& gate_up, const Tensor& y) {
-    const std::int64_t width = y.size(-1);
-    const auto forward_rows = EVENKEEL_FOR_CURRENT_ISA(swiglu_forward_rows);
-    for_each_block(y.numel() / width, rows_per_block(width), width,
-                   [&](std::int64_t begin, std::int64_t end) {
-                       forward_rows(is_bf16(y), gate_up.raw(), y.raw(), width, begin, end);
-                   });
+void layer_norm_forward(const Tensor& x,
+                        const Tensor& gain,
+                        const Tensor& bias,
+                        double eps,
+                        const Tensor& y,
+                        const Tensor& statistics,
+                        double gain_offset) {
+    const Tensor gain_fp32 = gain.to(DType::kFloat32);
+    const Tensor bias_fp32 = bias.defined() ? bias.to(DType::kFloat32) : Tensor();
+    const std::int64_t count = statistics.size(1);
+    NormRows rows = norm_rows(x, gain_fp32, gain_offset, y);
+    rows.rstd = statistics.data<float>();
+    rows.mean = rows.rstd + count;
+    rows.eps = static_cast<float>(eps);
+    if (bias.defined()) rows.bias = bias_fp32.data<float>();
+    const auto forward_rows = EVENKEEL_FOR_CURRENT_ISA(layer_norm_forward_rows);
+    for_each_block(count, rows_per_block(rows.width), rows.width,
+                   [&](std::int64_t begin, std::int64_t end) { forward_rows(rows, begin, end); });
 }
 
+void layer_norm_backward(const Tensor& dy,
+                         const Tensor& x,
+                         const Tensor& gain,
+                         const Tensor& statistics,
+                         bool accumulate,
+                         const Tensor& dx,
+                         const Tensor& dgain,
+                         const Tensor& dbias,
+                         double gain_offset) {
+    const Tensor gain_fp32 = gain.to(DType::kFloat32);
+    const std::int64_t count = statistics.size(1);
+    NormRows rows = norm_rows(x, gain_fp32, gain_offset, dx);
+    rows.rstd = statistics.data<float>();
+    rows.mean = rows.rstd + count;
+    rows.dy = dy.raw();
+    rows.accumulate = accumulate;
+    PartialSums of_gain(count, rows.width), of_bias(count, rows.width);
+    const auto backward_rows = EVENKEEL_FOR_CURRENT_ISA(layer_norm_backward_rows);
+    for_each_block(count, kGainRows, rows.width, [&](std::int64_t begin, std::int64_t end) {
+        backward_rows(rows, begin, end, of_gain.of(begin), of_bias.of(begin));
+    });
+    of_gain.add_to(dgain);
+    if (dbias.defined()) of_bias.add_to(dbias);
+}
+
+void swiglu_forward(const Tensor& gate_up, const Tensor& y) { gated_forward(false, gate_up, y); }
 void swiglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
-    const std::int64_t width = dy.size(-1);
-    const auto backward_rows = EVENKEEL_FOR_CURRENT_ISA(swiglu_backward_rows);
-    for_each_block(dy.numel() / width, rows_per_block(width), width,
-                   [&](std::int64_t begin, std::int64_t end) {
-                       backward_rows(is_bf16(dy), dy.raw(), gate_up.raw(), dgate_up.raw(), width,
-                                     begin, end);
-                   });
+    gated_backward(false, dy, gate_up, dgate_up);
+}
+void geglu_forward(const Tensor& gate_up, const Tensor& y) { gated_forward(true, gate_up, y); }
+void geglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
+    gated_backward(true, dy, gate_up, dgate_up);
 }
 
 void gelu_forward(const Tensor& x, const Tensor& y) {
@@ -124,6 +203,13 @@ void add_in_place(const Tensor& y, const Tensor& x) {
     const auto add = EVENKEEL_FOR_CURRENT_ISA(add_range);
     for_each_block(x.numel(), kBlockElements, 1, [&](std::int64_t begin, std::int64_t end) {
         add(is_bf16(x), y.raw(), x.raw(), begin, end);
+    });
+}
+
+void scale_in_place(const Tensor& y, double factor) {
+    const auto scale = EVENKEEL_FOR_CURRENT_ISA(scale_range);
+    for_each_block(y.numel(), kBlockElements, 1, [&](std::int64_t begin, std::int64_t end) {
+        scale(is_bf16(y), y.raw(), static_cast<float>(factor), begin, end);
     });
 }
 

@@ -11,8 +11,7 @@ std::vector<ColumnParallelLinear::Part> input_parts(const ProcessGrid& grid,
     const std::int64_t width = config.feed_forward_width;
     const Sharding rows = Sharding::sharded(0, width, 1, grid.tp_rank(), grid.tp_size());
     std::vector<ColumnParallelLinear::Part> parts;
-    if (config.activation == Activation::kSwiGlu)
-        parts.push_back({prefix + ".w_gate", width, rows});
+    if (is_gated(config.activation)) parts.push_back({prefix + ".w_gate", width, rows});
     parts.push_back({prefix + ".w_up", width, rows});
     return parts;
 }
@@ -35,7 +34,7 @@ FeedForward::FeedForward(const ProcessGrid& grid,
             config.feed_forward_bias) {}
 
 void FeedForward::initialize(double weight_std, double output_std, std::uint64_t seed) {
-    const int parts = activation_ == Activation::kSwiGlu ? 2 : 1;
+    const int parts = is_gated(activation_) ? 2 : 1;
     for (int i = 0; i < parts; ++i) init_normal(in_.part(i), weight_std, seed);
     init_normal(down_.weight(), output_std, seed);
 }
@@ -43,13 +42,19 @@ void FeedForward::initialize(double weight_std, double output_std, std::uint64_t
 Tensor FeedForward::forward(const Tensor& x, FeedForwardSaved& saved, FiniteProbe* probe) const {
     saved.x = x;
     saved.inner = in_.forward(x);  // [B, T, 2 F/P] or [B, T, F/P]
-    const std::int64_t halves = activation_ == Activation::kSwiGlu ? 2 : 1;
+    const std::int64_t halves = is_gated(activation_) ? 2 : 1;
     saved.hidden = Tensor::uninitialized({x.size(0), x.size(1), in_.local_out_features() / halves},
                                          x.dtype(), x.device());  // [B, T, F/P]
-    if (activation_ == Activation::kSwiGlu) {
-        swiglu_forward(saved.inner, saved.hidden);
-    } else {
-        gelu_forward(saved.inner, saved.hidden);
+    switch (activation_) {
+        case Activation::kSwiGlu:
+            swiglu_forward(saved.inner, saved.hidden);
+            break;
+        case Activation::kGelu:
+            gelu_forward(saved.inner, saved.hidden);
+            break;
+        case Activation::kGeGlu:
+            geglu_forward(saved.inner, saved.hidden);
+            break;
     }
     Tensor y = down_.forward(saved.hidden);  // [B, T, C]
     if (probe != nullptr) {
@@ -64,10 +69,16 @@ Tensor FeedForward::backward(const Tensor& dy, const FeedForwardSaved& saved) {
     const Tensor dhidden = down_.backward(dy, saved.hidden);  // [B, T, F/P]
     const Tensor dinner =
         Tensor::uninitialized(saved.inner.shape(), dy.dtype(), dy.device());  // as inner
-    if (activation_ == Activation::kSwiGlu) {
-        swiglu_backward(dhidden, saved.inner, dinner);
-    } else {
-        gelu_backward(dhidden, saved.inner, dinner);
+    switch (activation_) {
+        case Activation::kSwiGlu:
+            swiglu_backward(dhidden, saved.inner, dinner);
+            break;
+        case Activation::kGelu:
+            gelu_backward(dhidden, saved.inner, dinner);
+            break;
+        case Activation::kGeGlu:
+            geglu_backward(dhidden, saved.inner, dinner);
+            break;
     }
     return in_.backward(dinner, saved.x);
 }

@@ -1,5 +1,5 @@
-// The feed-forward layer of a decoder block: SwiGLU (Shazeer 2020, eq. 6), w_down (silu(w_gate x) * w_up x),
-// or w_down gelu(w_up x). The inner width is cut over tensor-parallel ranks.
+// The feed-forward layer of a decoder block: gated (Shazeer 2020, eq. 6), w_down (silu(w_gate x) * w_up x) or the
+// same with gelu, or w_down gelu(w_up x). The inner width is cut over tensor-parallel ranks.
 //
 // B batch, T positions, C width, F feed-forward width, P tensor-parallel size.
 #pragma once
@@ -22,7 +22,7 @@ struct FeedForwardSaved {
 
 class FeedForward {
   public:
-    // prefix: of parameter names ("layers.0.feed_forward"): w_gate (SwiGLU only), w_up, w_down, and with
+    // prefix: of parameter names ("layers.0.feed_forward"): w_gate (gated only), w_up, w_down, and with
     // biases w_gate_bias, w_up_bias, w_down_bias.
     FeedForward(const ProcessGrid& grid,
                 const ModelConfig& config,
@@ -37,7 +37,7 @@ class FeedForward {
     // dy [B, T, C]; adds to parameter gradients; returns dx.
     Tensor backward(const Tensor& dy, const FeedForwardSaved& saved);
 
-    // w_gate (SwiGLU only) and w_up, in this order; then what maps the inner width back.
+    // w_gate (gated only) and w_up, in this order; then what maps the inner width back.
     const Parameter& in(int index) const { return in_.part(index); }
     const Parameter& down() const { return down_.weight(); }
     void collect_parameters(ParameterList& list);

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "attention/token_dots.h"
 #include "model/cuda/head_statistics.h"
@@ -90,12 +91,12 @@ Tensor layer_of(const Tensor& planes, std::size_t layer) {
 
 }  // namespace
 
-HeadStatistics::HeadStatistics(std::int64_t num_layers,
-                               const AttentionConfig& attention,
+HeadStatistics::HeadStatistics(std::vector<AttentionConfig> layers,
                                std::int64_t local_heads,
                                std::int64_t local_kv_heads,
                                Device device)
-    : attention_(attention), local_heads_(local_heads), local_kv_heads_(local_kv_heads) {
+    : layers_(std::move(layers)), local_heads_(local_heads), local_kv_heads_(local_kv_heads) {
+    const auto num_layers = static_cast<std::int64_t>(layers_.size());
     const auto memory = [&](std::int64_t planes, std::int64_t heads) {
         return Tensor::uninitialized({planes, num_layers, heads}, DType::kFloat32, device);
     };
@@ -137,8 +138,9 @@ void HeadStatistics::add(std::size_t layer,
         EVENKEEL_CHECK(tensor->device() == q_max_.device(), kOp, name, ": got device ",
                        name_of(tensor->device()), ", want ", name_of(q_max_.device()));
     }
-    LayerHeads heads{stats, row_statistic(attention_.qk_norm, saved.rstd_q, saved.q),
-                     row_statistic(attention_.qk_norm, saved.rstd_k, saved.k), rows};
+    const QkNormConfig& norm = layers_[layer].qk_norm;
+    LayerHeads heads{stats, row_statistic(norm, saved.rstd_q, saved.q),
+                     row_statistic(norm, saved.rstd_k, saved.k), rows};
     const LayerPlanes planes{layer_of(q_max_, layer), layer_of(q_sum_, layer),
                              layer_of(k_max_, layer), layer_of(k_sum_, layer)};
     switch (q_max_.device()) {
@@ -159,9 +161,9 @@ std::vector<MetricTable> HeadStatistics::reduce(const ProcessGrid& grid) {
         grid.data().host().all_reduce(total, op);
         return total;
     };
-    const int replicas =
-        Sharding::sharded_by_head(0, attention_.num_kv_heads, 1, grid.tp_rank(), grid.tp_size())
-            .replicas;
+    const int replicas = Sharding::sharded_by_head(0, layers_.front().num_kv_heads, 1,
+                                                   grid.tp_rank(), grid.tp_size())
+                             .replicas;
     auto q_max = gather_heads(grid, {"max_logit", "max_logit_uncapped", "q_rms_min"},
                               over_data(q_max_, ReduceOp::kMax));
     auto q_sum = gather_heads(grid, {"entropy", "entropy_share", "saturation", "q_rms"},
@@ -181,7 +183,7 @@ std::vector<MetricTable> HeadStatistics::reduce(const ProcessGrid& grid) {
         q_sum[static_cast<std::size_t>(plane)].summary = Summary::kMean;
     }
     std::vector<MetricTable> tables = {q_max[kMaxLogitPlane]};
-    if (attention_.softcap > 0.0) tables.push_back(q_max[kUncappedPlane]);
+    if (layers_.front().softcap > 0.0) tables.push_back(q_max[kUncappedPlane]);
     tables.insert(tables.end(), q_sum.begin(), q_sum.end());
     tables.insert(tables.end(), {q_max[kLeastQueryPlane], k_sum, k_max});
     clear();

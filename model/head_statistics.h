@@ -16,9 +16,9 @@ namespace evenkeel {
 
 class HeadStatistics {
   public:
-    // Of layers like `attention`; device: where their passes are made.
-    HeadStatistics(std::int64_t num_layers,
-                   const AttentionConfig& attention,
+    // Of layers with these settings, alike but for norms, windows and rotation; device: where their passes are
+    // made.
+    HeadStatistics(std::vector<AttentionConfig> layers,
                    std::int64_t local_heads,
                    std::int64_t local_kv_heads,
                    Device device = Device::kCpu);
@@ -45,7 +45,7 @@ class HeadStatistics {
   private:
     void clear();
 
-    AttentionConfig attention_;
+    std::vector<AttentionConfig> layers_;
     std::int64_t local_heads_, local_kv_heads_;
     // Planes of a number for each layer and head, [planes, L, heads]; see cuda/head_statistics.h.
     Tensor q_max_, q_sum_, k_max_, k_sum_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "attention/gain.h"
 #include "attention/logit_bound.h"
@@ -11,6 +12,7 @@
 namespace evenkeel {
 namespace {
 
+constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 constexpr std::int64_t kParts = 8;  // of a head's rows, each summed by itself
 
 void squares_on_cpu(const Tensor& weight, const Tensor& squares) {
@@ -90,31 +92,38 @@ Tensor gains_of(const Parameter* gain, const AttentionConfig& attention, std::in
 }  // namespace
 
 std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
-                                            const AttentionConfig& attention,
+                                            const std::vector<AttentionConfig>& attention,
                                             const std::vector<LayerWeights>& layers) {
+    EVENKEEL_CHECK(attention.size() == layers.size() && !layers.empty(), "head_weight_tables",
+                   "attention: got ", attention.size(), " settings, want one for each of ",
+                   layers.size(), " layers");
     const auto count = static_cast<std::int64_t>(layers.size());
     const Parameter& wq = *layers.front().wq;
     const Parameter& wk = *layers.front().wk;
-    const std::int64_t heads = wq.local_shape()[0] / attention.head_dim;
-    const std::int64_t kv_heads = wk.local_shape()[0] / attention.head_dim;
+    const std::int64_t head_dim = attention.front().head_dim;
+    const std::int64_t heads = wq.local_shape()[0] / head_dim;
+    const std::int64_t kv_heads = wk.local_shape()[0] / head_dim;
     const int replicas = wk.sharding.replicas;
 
     Squares q_squares(count, heads, wq.master.device());
     Squares k_squares(count, kv_heads, wk.master.device());
-    const Tensor q_gains = Tensor::zeros({3, count, heads}, DType::kFloat32);
-    const Tensor k_gains = Tensor::zeros({3, count, kv_heads}, DType::kFloat32);
+    const Tensor q_gains = Tensor::full({3, count, heads}, kNone, DType::kFloat32);
+    const Tensor k_gains = Tensor::full({3, count, kv_heads}, kNone, DType::kFloat32);
     const Tensor bounds = Tensor::uninitialized({1, count, heads}, DType::kFloat32);
-    bool q_has_gains = false, k_has_gains = false;
+    bool q_has_gains = false, k_has_gains = false, bounded = false;
     for (std::int64_t layer = 0; layer < count; ++layer) {
         const LayerWeights& weights = layers[static_cast<std::size_t>(layer)];
+        const AttentionConfig& config = attention[static_cast<std::size_t>(layer)];
         q_squares.add(layer, weights.wq->master);
         k_squares.add(layer, weights.wk->master);
-        const Tensor q_gain = gains_of(weights.q_gain, attention, heads);
-        const Tensor k_gain = gains_of(weights.k_gain, attention, kv_heads);
-        q_has_gains = q_gain.defined(), k_has_gains = k_gain.defined();
-        if (q_has_gains) put_gains(q_gain, layer, q_gains);
-        if (k_has_gains) put_gains(k_gain, layer, k_gains);
-        const auto of_layer = logit_bounds(attention, q_gain, k_gain, heads, kv_heads);
+        const Tensor q_gain = gains_of(weights.q_gain, config, heads);
+        const Tensor k_gain = gains_of(weights.k_gain, config, kv_heads);
+        if (q_gain.defined()) put_gains(q_gain, layer, q_gains);
+        if (k_gain.defined()) put_gains(k_gain, layer, k_gains);
+        q_has_gains = q_has_gains || q_gain.defined();
+        k_has_gains = k_has_gains || k_gain.defined();
+        bounded = bounded || config.qk_norm.kind != QkNormKind::kNone || config.softcap > 0.0;
+        const auto of_layer = logit_bounds(config, q_gain, k_gain, heads, kv_heads);
         for (std::int64_t head = 0; head < heads; ++head) {
             bounds.data<float>()[layer * heads + head] =
                 static_cast<float>(of_layer[static_cast<std::size_t>(head)]);
@@ -128,7 +137,7 @@ std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
     };
     if (q_has_gains) put({"q_gain_min", "q_gain_max", "q_gain_rms"}, q_gains, 1);
     if (k_has_gains) put({"k_gain_min", "k_gain_max", "k_gain_rms"}, k_gains, replicas);
-    if (attention.qk_norm.kind != QkNormKind::kNone || attention.softcap > 0.0) {
+    if (bounded) {
         put({"logit_bound"}, bounds, 1);
         tables.back().summary = MetricTable::Summary::kMax;
     }

@@ -16,9 +16,10 @@ namespace evenkeel {
 //   [L, H]  q_gain_min, q_gain_max, q_gain_rms where q has gains; logit_bound where something bounds the
 //           logits; wq_norm
 //   [L, K]  k_gain_min, k_gain_max, k_gain_rms where k has gains; wk_norm
-// Collective over the TP group; the host waits.
+// attention: of each layer. Of layers beside others that have them, NaN stands for gains and infinity for a bound
+// that there is not. Collective over the TP group; the host waits.
 std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
-                                            const AttentionConfig& attention,
+                                            const std::vector<AttentionConfig>& attention,
                                             const std::vector<LayerWeights>& layers);
 
 }  // namespace evenkeel

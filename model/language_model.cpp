@@ -8,20 +8,22 @@
 #include "framework/memory_scope.h"
 #include "framework/upload.h"
 #include "model/decoder_block.h"
+#include "model/elementwise.h"
 #include "model/head_statistics.h"
 #include "model/head_weights.h"
 #include "model/logit_clip.h"
 #include "model/method.h"
-#include "model/rms_norm.h"
+#include "model/norm.h"
 #include "parallel/tensor_reduce.h"
 
 namespace evenkeel {
 
 struct LanguageModel::Activations {
     std::vector<DecoderBlockSaved> blocks;
-    Tensor x;       // [B, T, C], what the last block returned
-    Tensor rstd;    // [B T], of the final norm, if there is one
-    Tensor normed;  // [B, T, C], what the projection reads; x itself without a norm
+    Tensor x;     // [B, T, C], what the last block returned
+    Tensor rstd;  // [B T], of the final norm, if there is one
+    Tensor
+        normed;  // [B, T, C], what the projection reads, with the scale of logits; x itself without a norm
 };
 
 // Passes over batches of one shape, and where a graph of them finds its input and leaves its loss.
@@ -36,6 +38,18 @@ struct LanguageModel::Recorded {
     Graph graph;
 };
 
+namespace {
+
+std::vector<AttentionConfig> layer_attentions(const ModelConfig& config) {
+    std::vector<AttentionConfig> all;
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+        all.push_back(config.layer_attention(layer));
+    }
+    return all;
+}
+
+}  // namespace
+
 LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config, std::uint64_t seed)
     : grid_(grid), config_(config) {
     config.validate(grid.tp_size(), grid.device());
@@ -44,11 +58,11 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
                                                           config.width, type);
     embedding_->collect_parameters(parameters_);
     for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-        blocks_.push_back(make_decoder_block(grid, config, type, concat("layers.", layer)));
+        blocks_.push_back(make_decoder_block(grid, config, layer, type));
         blocks_.back()->collect_parameters(parameters_);
     }
-    if (config.architecture == Architecture::kPreNorm) {
-        final_norm_ = std::make_unique<RmsNorm>(grid, "final_norm", config.width, config.norm_eps);
+    if (config.architecture != Architecture::kNgpt) {
+        final_norm_ = std::make_unique<Norm>(grid, config, "final_norm");
         final_norm_->collect_parameters(parameters_);
     }
     if (!config.tied_embeddings) {
@@ -79,7 +93,7 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     if (grid.device() == Device::kCuda) uploads_ = std::make_unique<UploadRing>();
     if (config.telemetry) {
         statistics_ = std::make_unique<HeadStatistics>(
-            config.num_layers, config.attention, blocks_.front()->attention().local_heads(),
+            layer_attentions(config), blocks_.front()->attention().local_heads(),
             blocks_.front()->attention().local_kv_heads(), grid.device());
     }
 }
@@ -99,6 +113,21 @@ Tensor LanguageModel::on_device(const Tensor& ids) const {
     if (grid_.device() == Device::kCpu) return ids;
     check_tokens("LanguageModel", "ids", ids, config_.vocab_size, -1);
     return uploads_->upload(ids);
+}
+
+// The first hidden states [B, T, C].
+Tensor LanguageModel::embed(const Tensor& tokens) const {
+    Tensor x = embedding_->forward(tokens);
+    if (config_.embedding_scale != 1.0) scale_in_place(x, config_.embedding_scale);
+    return x;
+}
+
+// What the output projection reads. The scale of logits is in it: that of fewer numbers.
+Tensor LanguageModel::normalize(const Tensor& x, Tensor& statistics) const {
+    if (final_norm_ == nullptr) return x;
+    Tensor normed = final_norm_->forward(x, statistics);
+    if (config_.logit_scale != 1.0) scale_in_place(normed, config_.logit_scale);
+    return normed;
 }
 
 // x [B, T, C], replicated; returns logits [B, T, V/P].
@@ -140,7 +169,7 @@ Tensor LanguageModel::forward(const Tensor& tokens,
     DecoderBlockSaved scratch;
     // Rules count what is trained on.
     const bool for_rules = step_max_logit_.defined() && saved != nullptr && probe == nullptr;
-    Tensor x = embedding_->forward(tokens);  // [B, T, C]
+    Tensor x = embed(tokens);  // [B, T, C]
     if (probe != nullptr) probe->check("embedding (forward)", x);
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         AttentionStats stats;
@@ -158,7 +187,7 @@ Tensor LanguageModel::forward(const Tensor& tokens,
         }
     }
     Tensor rstd;
-    const Tensor normed = final_norm_ != nullptr ? final_norm_->forward(x, rstd) : x;
+    const Tensor normed = normalize(x, rstd);
     Tensor logits = project(normed);  // [B, T, V/P]
     if (probe != nullptr) {
         if (final_norm_ != nullptr) probe->check("final_norm (forward)", normed);
@@ -183,12 +212,21 @@ void LanguageModel::backward(const Tensor& tokens,
         layer.collect_parameters(of_layer);
         reducer->complete(of_layer);
     };
+    // Backward runs from the last parameter to the first.
+    const auto probe_gradients = [&](auto& layer) {
+        ParameterList of_layer;
+        layer.collect_parameters(of_layer);
+        for (auto it = of_layer.rbegin(); it != of_layer.rend(); ++it) {
+            probe->check((*it)->name + " (gradient)", (*it)->grad);
+        }
+    };
     const SequenceLayout layout;
     const Tensor dnormed = project_backward(dlogits, saved.normed);  // [B, T, C]
     if (output_ != nullptr) complete(*output_);
     Tensor gradient = dnormed;  // [B, T, C], of the stream
     if (final_norm_ != nullptr) {
         gradient = Tensor::uninitialized(dnormed.shape(), dnormed.dtype(), dnormed.device());
+        if (config_.logit_scale != 1.0) scale_in_place(dnormed, config_.logit_scale);
         final_norm_->backward(dnormed, saved.x, saved.rstd, false, gradient);
         complete(*final_norm_);
     }
@@ -197,7 +235,7 @@ void LanguageModel::backward(const Tensor& tokens,
         probe->check(projection.name + " (gradient)", projection.grad);
         probe->check("output (backward)", dnormed);
         if (final_norm_ != nullptr) {
-            probe->check("final_norm (gradient)", final_norm_->gain().grad);
+            probe_gradients(*final_norm_);
             probe->check("final_norm (backward)", gradient);
         }
     }
@@ -206,14 +244,10 @@ void LanguageModel::backward(const Tensor& tokens,
         saved.blocks[layer] = {};  // no longer needed; the peak stays one layer lower
         complete(*blocks_[layer]);
         if (probe == nullptr) continue;
-        ParameterList of_block;
-        blocks_[layer]->collect_parameters(of_block);
-        // Backward runs from the last parameter to the first.
-        for (auto it = of_block.rbegin(); it != of_block.rend(); ++it) {
-            probe->check((*it)->name + " (gradient)", (*it)->grad);
-        }
+        probe_gradients(*blocks_[layer]);
         probe->check(concat("layers.", layer, " (backward)"), gradient);
     }
+    if (config_.embedding_scale != 1.0) scale_in_place(gradient, config_.embedding_scale);
     embedding_->backward(gradient, tokens);
     complete(*embedding_);
     if (probe != nullptr) probe->check("embedding (gradient)", embedding_->weight().grad);
@@ -349,15 +383,14 @@ std::unique_ptr<LanguageModel::DecodeState> LanguageModel::start_decoding(std::i
 }
 
 Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
-    Tensor x = embedding_->forward(on_device(tokens));  // [B, T, C]
+    Tensor x = embed(on_device(tokens));  // [B, T, C]
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         x = blocks_[layer]->decode(x, state.caches[layer]);
     }
     const std::int64_t batch = x.size(0), ranks = grid_.tp_size();
     const Tensor last = x.slice(1, x.size(1) - 1, x.size(1)).contiguous();  // [B, 1, C]
     Tensor rstd;
-    const Tensor normed = final_norm_ != nullptr ? final_norm_->forward(last, rstd) : last;
-    const Tensor local = project(normed).to(DType::kFloat32);  // [B, 1, V/P]
+    const Tensor local = project(normalize(last, rstd)).to(DType::kFloat32);  // [B, 1, V/P]
     const std::int64_t columns = local.size(2);
     const Tensor parts =
         Tensor::uninitialized({ranks, batch, columns}, DType::kFloat32, grid_.device());
@@ -400,7 +433,7 @@ std::vector<MetricTable> LanguageModel::head_metrics() {
     if (tables.empty()) return tables;
     std::vector<LayerWeights> layers;
     for (const auto& block : blocks_) layers.push_back(block->weights());
-    for (MetricTable& table : head_weight_tables(grid_, config_.attention, layers)) {
+    for (MetricTable& table : head_weight_tables(grid_, layer_attentions(config_), layers)) {
         tables.push_back(std::move(table));
     }
     return tables;

@@ -21,7 +21,7 @@ namespace evenkeel {
 class DecoderBlock;
 class FiniteProbe;
 class HeadStatistics;
-class RmsNorm;
+class Norm;
 class UploadRing;
 class WeightRule;
 
@@ -109,6 +109,8 @@ class LanguageModel : public TrainableModel {
     void check_batch(const Batch& batch) const;
     void make_rules();
     Tensor on_device(const Tensor& ids) const;
+    Tensor embed(const Tensor& tokens) const;
+    Tensor normalize(const Tensor& x, Tensor& statistics) const;
     Tensor project(const Tensor& x) const;
     Tensor project_backward(const Tensor& dlogits, const Tensor& x);
     void check_same_model(const TensorSource& weights) const;
@@ -117,7 +119,7 @@ class LanguageModel : public TrainableModel {
     ModelConfig config_;
     std::unique_ptr<VocabParallelEmbedding> embedding_;
     std::vector<std::unique_ptr<DecoderBlock>> blocks_;
-    std::unique_ptr<RmsNorm> final_norm_;           // null in nGPT
+    std::unique_ptr<Norm> final_norm_;              // null in nGPT
     std::unique_ptr<ColumnParallelLinear> output_;  // null when tied
     std::vector<std::unique_ptr<WeightRule>> rules_;
     // [L, H/P] fp32: the largest logits, before softcap, since the last update; undefined if no rule asks.

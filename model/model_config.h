@@ -11,8 +11,11 @@
 
 namespace evenkeel {
 
-// gelu: the tanh form (Hendrycks and Gimpel 2016). The gated ones: Shazeer 2020, eq. 6.
+// gelu: the exact form (Hendrycks and Gimpel 2016). The gated ones: Shazeer 2020, eq. 6; geglu with the tanh form.
 enum class Activation { kSwiGlu, kGelu, kGeGlu };
+// Whether two matrices lead into the feed-forward layer, w_gate and w_up.
+inline bool is_gated(Activation activation) { return activation != Activation::kGelu; }
+
 enum class ComputeType { kFp32, kBf16 };
 // Where a decoder block has its norms, and how it adds up; f and g stand for attention and feed-forward.
 enum class Architecture {

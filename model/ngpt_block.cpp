@@ -31,9 +31,10 @@ Tensor moved(
 
 NgptBlock::NgptBlock(const ProcessGrid& grid,
                      const ModelConfig& config,
+                     std::int64_t layer,
                      DType type,
                      const std::string& prefix)
-    : DecoderBlock(grid, config, type, prefix),
+    : DecoderBlock(grid, config, layer, type, prefix),
       rate_factor_(kFirstRate * std::sqrt(static_cast<double>(config.width))),
       attention_rate_(make_rate(grid, prefix + ".attention_rate", config.width)),
       feed_forward_rate_(make_rate(grid, prefix + ".feed_forward_rate", config.width)) {}

@@ -16,6 +16,7 @@ class NgptBlock : public DecoderBlock {
     // Parameters of its own: attention_rate, feed_forward_rate [C].
     NgptBlock(const ProcessGrid& grid,
               const ModelConfig& config,
+              std::int64_t layer,
               DType type,
               const std::string& prefix);
 

@@ -16,7 +16,7 @@ namespace {
 
 }  // namespace
 
-void rms_norm_forward(const Tensor&, const Tensor&, double, const Tensor&, const Tensor&) {
+void rms_norm_forward(const Tensor&, const Tensor&, double, const Tensor&, const Tensor&, double) {
     throw_not_built("rms_norm_forward");
 }
 void rms_norm_backward(const Tensor&,
@@ -25,18 +25,39 @@ void rms_norm_backward(const Tensor&,
                        const Tensor&,
                        bool,
                        const Tensor&,
-                       const Tensor&) {
+                       const Tensor&,
+                       double) {
     throw_not_built("rms_norm_backward");
+}
+void layer_norm_forward(
+    const Tensor&, const Tensor&, const Tensor&, double, const Tensor&, const Tensor&, double) {
+    throw_not_built("layer_norm_forward");
+}
+void layer_norm_backward(const Tensor&,
+                         const Tensor&,
+                         const Tensor&,
+                         const Tensor&,
+                         bool,
+                         const Tensor&,
+                         const Tensor&,
+                         const Tensor&,
+                         double) {
+    throw_not_built("layer_norm_backward");
 }
 void swiglu_forward(const Tensor&, const Tensor&) { throw_not_built("swiglu_forward"); }
 void swiglu_backward(const Tensor&, const Tensor&, const Tensor&) {
     throw_not_built("swiglu_backward");
+}
+void geglu_forward(const Tensor&, const Tensor&) { throw_not_built("geglu_forward"); }
+void geglu_backward(const Tensor&, const Tensor&, const Tensor&) {
+    throw_not_built("geglu_backward");
 }
 void gelu_forward(const Tensor&, const Tensor&) { throw_not_built("gelu_forward"); }
 void gelu_backward(const Tensor&, const Tensor&, const Tensor&) {
     throw_not_built("gelu_backward");
 }
 void add_in_place(const Tensor&, const Tensor&) { throw_not_built("add_in_place"); }
+void scale_in_place(const Tensor&, double) { throw_not_built("scale_in_place"); }
 void add_head_statistics(const LayerHeads&, const LayerPlanes&) {
     throw_not_built("HeadStatistics::add");
 }

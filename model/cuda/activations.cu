@@ -1,4 +1,4 @@
-// SwiGLU, GELU and the residual sum: every element is read once, in fp32, and written once.
+// SwiGLU, GEGLU, GELU, the residual sum and a factor: every element is read once, in fp32, and written once.
 //
 // A thread moves one chunk of 16 bytes of each tensor. No shared memory.
 //
@@ -42,24 +42,29 @@ struct Normal {
 
 struct Gelu {
     static constexpr bool kTwoInputs = false;
-    __device__ static float of(float x, float) { return x * Normal(x).below; }
+    __device__ float of(float x, float) const { return x * Normal(x).below; }
 };
 struct GeluGradient {
     static constexpr bool kTwoInputs = true;
-    __device__ static float of(float x, float dy) {
+    __device__ float of(float x, float dy) const {
         const Normal normal(x);
         return dy * (normal.below + kNormalDensityAtZero * x * normal.density);
     }
 };
 struct Add {
     static constexpr bool kTwoInputs = true;
-    __device__ static float of(float x, float y) { return y + x; }
+    __device__ float of(float x, float y) const { return y + x; }
+};
+struct Scale {
+    static constexpr bool kTwoInputs = false;
+    float factor;
+    __device__ float of(float x, float) const { return x * factor; }
 };
 
-// out[i] = F::of(a[i], b[i]).
+// out[i] = f.of(a[i], b[i]).
 template <typename T, typename F>
-__global__ void __launch_bounds__(kThreads)
-    map_kernel(const std::int64_t count, const bool aligned, const T* a, const T* b, T* out) {
+__global__ void __launch_bounds__(kThreads) map_kernel(
+    const F f, const std::int64_t count, const bool aligned, const T* a, const T* b, T* out) {
     const std::int64_t at =
         (static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kChunk<T>;
     if (at >= count) return;
@@ -68,9 +73,25 @@ __global__ void __launch_bounds__(kThreads)
     load_chunk(a + at, size, x, aligned);
     if constexpr (F::kTwoInputs) load_chunk(b + at, size, y, aligned);
 #pragma unroll
-    for (int i = 0; i < kChunk<T>; ++i) x[i] = F::of(x[i], y[i]);
+    for (int i = 0; i < kChunk<T>; ++i) x[i] = f.of(x[i], y[i]);
     store_chunk(out + at, size, x, aligned);
 }
+
+// A gate is g sigmoid(z(g)).
+struct Silu {
+    __device__ static float z(float g) { return g; }
+    __device__ static float slope(float) { return 1.0f; }  // dz/dg
+};
+// The tanh form of GELU. Beyond |g| = 10 the sigmoid is 0 or 1 in fp32.
+struct TanhGelu {
+    __device__ static float square(float g) { return fminf(g * g, 100.0f); }
+    __device__ static float z(float g) {
+        return g * (kTanhGeluLinear + kTanhGeluCubic * square(g));
+    }
+    __device__ static float slope(float g) {
+        return kTanhGeluLinear + 3.0f * kTanhGeluCubic * square(g);
+    }
+};
 
 // A chunk of one row of [N, F], beside [N, 2F].
 struct GatedRows {
@@ -95,23 +116,23 @@ struct GatedPlace {
     }
 };
 
-template <typename T>
+template <typename T, typename Gate>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_forward_kernel(const GatedRows rows, const T* gate_up, T* y) {
+    gated_forward_kernel(const GatedRows rows, const T* gate_up, T* y) {
     const GatedPlace<T> place(rows);
     if (place.size == 0) return;
     float gate[kChunk<T>], up[kChunk<T>];
     load_chunk(gate_up + place.gate, place.size, gate, rows.aligned);
     load_chunk(gate_up + place.gate + rows.width, place.size, up, rows.aligned);
 #pragma unroll
-    for (int i = 0; i < kChunk<T>; ++i) gate[i] = gate[i] * sigmoid(gate[i]) * up[i];
+    for (int i = 0; i < kChunk<T>; ++i) gate[i] = gate[i] * sigmoid(Gate::z(gate[i])) * up[i];
     store_chunk(y + place.hidden, place.size, gate, rows.aligned);
 }
 
 // dgate_up may be gate_up: a thread reads its elements before it writes them.
-template <typename T>
+template <typename T, typename Gate>
 __global__ void __launch_bounds__(kThreads)
-    swiglu_backward_kernel(const GatedRows rows, const T* dy, const T* gate_up, T* dgate_up) {
+    gated_backward_kernel(const GatedRows rows, const T* dy, const T* gate_up, T* dgate_up) {
     const GatedPlace<T> place(rows);
     if (place.size == 0) return;
     float d[kChunk<T>], gate[kChunk<T>], up[kChunk<T>];
@@ -120,8 +141,8 @@ __global__ void __launch_bounds__(kThreads)
     load_chunk(gate_up + place.gate + rows.width, place.size, up, rows.aligned);
 #pragma unroll
     for (int i = 0; i < kChunk<T>; ++i) {
-        const float g = gate[i], s = sigmoid(g);
-        gate[i] = d[i] * up[i] * (s * (1.0f + g * (1.0f - s)));
+        const float g = gate[i], s = sigmoid(Gate::z(g));
+        gate[i] = d[i] * up[i] * (s * (1.0f + g * Gate::slope(g) * (1.0f - s)));
         up[i] = d[i] * (g * s);
     }
     store_chunk(dgate_up + place.gate, place.size, gate, rows.aligned);
@@ -131,11 +152,11 @@ __global__ void __launch_bounds__(kThreads)
 bool is_aligned(const Tensor& tensor) { return takes_chunks(tensor.raw(), 0, 1); }
 
 template <typename F>
-void map(const char* op, const Tensor& a, const Tensor& b, const Tensor& out) {
+void map(const char* op, const Tensor& a, const Tensor& b, const Tensor& out, const F f = {}) {
     for_storage_type(a.dtype(), [&]<typename T>() {
         const std::int64_t chunks = (a.numel() + kChunk<T> - 1) / kChunk<T>;
         launch(op, map_kernel<T, F>,
-               {grid_size(op, (chunks + kThreads - 1) / kThreads), dim3(kThreads)}, a.numel(),
+               {grid_size(op, (chunks + kThreads - 1) / kThreads), dim3(kThreads)}, f, a.numel(),
                is_aligned(a) && is_aligned(b) && is_aligned(out),
                reinterpret_cast<const T*>(a.raw()), reinterpret_cast<const T*>(b.raw()),
                reinterpret_cast<T*>(out.raw()));
@@ -157,26 +178,45 @@ LaunchShape shape_of(const char* op, const GatedRows& rows) {
     return {grid_size(op, (rows.chunks + kThreads - 1) / kThreads), dim3(kThreads)};
 }
 
-}  // namespace
-
-void swiglu_forward(const Tensor& gate_up, const Tensor& y) {
-    constexpr const char* kOp = "swiglu_forward";
+template <typename Gate>
+void gated_forward(const char* op, const Tensor& gate_up, const Tensor& y) {
     for_storage_type(y.dtype(), [&]<typename T>() {
         const GatedRows rows = rows_of<T>(y, gate_up);
-        launch(kOp, swiglu_forward_kernel<T>, shape_of(kOp, rows), rows,
+        launch(op, gated_forward_kernel<T, Gate>, shape_of(op, rows), rows,
                reinterpret_cast<const T*>(gate_up.raw()), reinterpret_cast<T*>(y.raw()));
     });
 }
 
-void swiglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
-    constexpr const char* kOp = "swiglu_backward";
+template <typename Gate>
+void gated_backward(const char* op,
+                    const Tensor& dy,
+                    const Tensor& gate_up,
+                    const Tensor& dgate_up) {
     for_storage_type(dy.dtype(), [&]<typename T>() {
         GatedRows rows = rows_of<T>(dy, gate_up);
         rows.aligned = rows.aligned && is_aligned(dgate_up);
-        launch(kOp, swiglu_backward_kernel<T>, shape_of(kOp, rows), rows,
+        launch(op, gated_backward_kernel<T, Gate>, shape_of(op, rows), rows,
                reinterpret_cast<const T*>(dy.raw()), reinterpret_cast<const T*>(gate_up.raw()),
                reinterpret_cast<T*>(dgate_up.raw()));
     });
+}
+
+}  // namespace
+
+void swiglu_forward(const Tensor& gate_up, const Tensor& y) {
+    gated_forward<Silu>("swiglu_forward", gate_up, y);
+}
+
+void swiglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
+    gated_backward<Silu>("swiglu_backward", dy, gate_up, dgate_up);
+}
+
+void geglu_forward(const Tensor& gate_up, const Tensor& y) {
+    gated_forward<TanhGelu>("geglu_forward", gate_up, y);
+}
+
+void geglu_backward(const Tensor& dy, const Tensor& gate_up, const Tensor& dgate_up) {
+    gated_backward<TanhGelu>("geglu_backward", dy, gate_up, dgate_up);
 }
 
 void gelu_forward(const Tensor& x, const Tensor& y) { map<Gelu>("gelu_forward", x, x, y); }
@@ -186,5 +226,9 @@ void gelu_backward(const Tensor& dy, const Tensor& x, const Tensor& dx) {
 }
 
 void add_in_place(const Tensor& y, const Tensor& x) { map<Add>("add_in_place", x, y, y); }
+
+void scale_in_place(const Tensor& y, double factor) {
+    map("scale_in_place", y, y, y, Scale{static_cast<float>(factor)});
+}
 
 }  // namespace evenkeel::cuda

@@ -37,6 +37,7 @@ struct NormRows {
     int row_warps = 1;
     int rows_per_slot = 1;  // backward: how many rows a group of row_warps warps walks over
     const float* gain = nullptr;
+    float gain_offset = 0.0f;
     float* rstd = nullptr;
 };
 
@@ -147,7 +148,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp)
         float gain[kChunk<T>];
         load_floats<kChunks>(rows.gain + at, count, gain);
 #pragma unroll
-        for (int i = 0; i < kChunk<T>; ++i) v[i] = v[i] * rstd * gain[i];
+        for (int i = 0; i < kChunk<T>; ++i) v[i] = v[i] * rstd * (gain[i] + rows.gain_offset);
         store_chunk<kChunks>(y + at, count, v);
     });
 }
@@ -187,7 +188,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) rms_norm_backward_kernel(
             for (int i = 0; i < kChunk<T>; ++i) {
                 const float zu = z[i] * (u[i] * rstd);
                 sum[i] += zu;
-                dot += zu * gain[i];
+                dot += zu * (gain[i] + rows.gain_offset);
             }
         };
         if (exists) {
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) rms_norm_backward_kernel(
             }
 #pragma unroll
             for (int i = 0; i < kChunk<T>; ++i) {
-                result[i] += rstd * (gain[i] * z[i] - u[i] * rstd * mean);
+                result[i] += rstd * ((gain[i] + rows.gain_offset) * z[i] - u[i] * rstd * mean);
             }
             store_chunk<kChunks>(dx + start + at, count, result);
         };
@@ -325,11 +326,16 @@ int rows_per_slot(const NormRows& rows) {
 
 }  // namespace
 
-void rms_norm_forward(
-    const Tensor& x, const Tensor& gain, double eps, const Tensor& y, const Tensor& rstd) {
+void rms_norm_forward(const Tensor& x,
+                      const Tensor& gain,
+                      double eps,
+                      const Tensor& y,
+                      const Tensor& rstd,
+                      double gain_offset) {
     constexpr const char* kOp = "rms_norm_forward";
     const Tensor gain_fp32 = gain.to(DType::kFloat32);
     NormRows rows = rows_of(kOp, kForwardHeld, x, gain_fp32, rstd);
+    rows.gain_offset = static_cast<float>(gain_offset);
     dispatch(x, {&x, &y, &gain_fp32}, [&]<typename T, Chunks kChunks>() {
         launch(kOp, rms_norm_forward_kernel<T, kChunks>, shape_of(kOp, rows, rows.count), rows,
                reinterpret_cast<const T*>(x.raw()), reinterpret_cast<T*>(y.raw()),
@@ -343,10 +349,12 @@ void rms_norm_backward(const Tensor& dy,
                        const Tensor& rstd,
                        bool accumulate,
                        const Tensor& dx,
-                       const Tensor& dgain) {
+                       const Tensor& dgain,
+                       double gain_offset) {
     constexpr const char* kOp = "rms_norm_backward";
     const Tensor gain_fp32 = gain.to(DType::kFloat32);
     NormRows rows = rows_of(kOp, kBackwardHeld, x, gain_fp32, rstd);
+    rows.gain_offset = static_cast<float>(gain_offset);
     rows.rows_per_slot = rows_per_slot(rows);
     const std::int64_t slots = (rows.count + rows.rows_per_slot - 1) / rows.rows_per_slot;
     const Tensor partial =

@@ -93,7 +93,8 @@ class HeadStatisticsTest : public ::testing::TestWithParam<Device> {
         return saved;
     }
     HeadStatistics statistics(const AttentionConfig& config, std::int64_t layers) const {
-        return HeadStatistics(layers, config, kHeads, kKvHeads, GetParam());
+        return HeadStatistics(std::vector(static_cast<std::size_t>(layers), config), kHeads,
+                              kKvHeads, GetParam());
     }
     testing::SoloGrid solo_;
 };

@@ -82,7 +82,8 @@ INSTANTIATE_TEST_SUITE_P(,
 TEST_P(HeadWeightsTest, AreThoseOfHandMadeWeights) {
     const testing::SoloGrid solo;
     const Weights one = planted(GetParam(), 1.0f), two = planted(GetParam(), 2.0f);
-    const auto tables = head_weight_tables(solo.grid, attention(), {one.layer(), two.layer()});
+    const auto tables =
+        head_weight_tables(solo.grid, {attention(), attention()}, {one.layer(), two.layer()});
     const double rows = kDim * kWidth;
     for (std::int64_t layer = 0; layer < 2; ++layer) {
         const double scale = layer == 0 ? 1.0 : 2.0;
@@ -127,9 +128,9 @@ TEST_P(HeadWeightsTest, PlainAttentionHasNeitherGainsNorABound) {
         for (const MetricTable& table : tables) text += table.name + " ";
         return text;
     };
-    EXPECT_EQ(names(head_weight_tables(solo.grid, config, {layer})), "wq_norm wk_norm ");
+    EXPECT_EQ(names(head_weight_tables(solo.grid, {config}, {layer})), "wq_norm wk_norm ");
     config.softcap = 30.0;
-    const auto capped = head_weight_tables(solo.grid, config, {layer});
+    const auto capped = head_weight_tables(solo.grid, {config}, {layer});
     EXPECT_EQ(names(capped), "logit_bound wq_norm wk_norm ");
     EXPECT_EQ(capped[0].values[3], 30.0f);
 }

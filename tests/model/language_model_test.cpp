@@ -51,6 +51,49 @@ const Variant kVariants[] = {
     {"Henry", [](ModelConfig& c) { apply_method("henry", c); }},
     {"HenryModule", [](ModelConfig& c) { apply_method("henry_module", c); }},
     {"Cosine", [](ModelConfig& c) { apply_method("cosine", c); }},
+    {"NormGainOffset", [](ModelConfig& c) { c.norm.gain_offset = 1.0; }},
+    {"StreamLayerNorm", [](ModelConfig& c) { c.norm.kind = NormConfig::Kind::kLayerNorm; }},
+    {"StreamLayerNormBias",
+     [](ModelConfig& c) {
+         c.norm.kind = NormConfig::Kind::kLayerNorm;
+         c.norm.bias = true;
+         c.norm.gain_offset = 0.5;
+     }},
+    {"PostNorm",
+     [](ModelConfig& c) {
+         c.architecture = Architecture::kPostNorm;
+         c.embedding_init_std = 1.0;  // what the layers return has the size of what they are given
+     }},
+    {"SandwichNorm",
+     [](ModelConfig& c) {
+         c.architecture = Architecture::kSandwichNorm;
+         c.norm.gain_offset = 1.0;
+     }},
+    {"Parallel",
+     [](ModelConfig& c) {
+         c.architecture = Architecture::kParallel;
+         c.norm.kind = NormConfig::Kind::kLayerNorm;
+     }},
+    {"GeGlu", [](ModelConfig& c) { c.activation = Activation::kGeGlu; }},
+    {"Scales",
+     [](ModelConfig& c) {
+         c.embedding_scale = 3.0;
+         c.logit_scale = 0.4;
+     }},
+    {"TiedScales",
+     [](ModelConfig& c) {
+         c.tied_embeddings = true;
+         c.embedding_scale = 3.0;
+         c.logit_scale = 0.4;
+     }},
+    {"LayersThatDiffer",
+     [](ModelConfig& c) {
+         c.num_layers = 3;
+         c.attention.window = 3;
+         c.global_interval = 2;
+         c.local_rope_theta = 100.0;
+         c.qk_norm_layers = "0,2";
+     }},
     {"Softcap",
      [](ModelConfig& c) {
          apply_method("softcap", c);

@@ -1,22 +1,22 @@
-// A pre-norm decoder block (Xiong et al. 2020, figure 1b):
+// A decoder block whose two layers read one norm and add to the stream side by side (GPT-J; Wang and Komatsuzaki
+// 2021):
 //
-//   r = x + attention(norm(x)),  y = r + feed_forward(norm(r))
-//
-// with RMSNorm. The residual stream is kept in the compute type; each add rounds once.
+//   y = x + attention(n) + feed_forward(n),  n = norm(x)
 #pragma once
 
 #include "model/decoder_block.h"
-#include "model/rms_norm.h"
+#include "model/norm.h"
 
 namespace evenkeel {
 
-class PreNormBlock : public DecoderBlock {
+class ParallelBlock : public DecoderBlock {
   public:
-    // Parameters of its own: attention_norm, feed_forward_norm.
-    PreNormBlock(const ProcessGrid& grid,
-                 const ModelConfig& config,
-                 DType type,
-                 const std::string& prefix);
+    // Parameters of its own: attention_norm.
+    ParallelBlock(const ProcessGrid& grid,
+                  const ModelConfig& config,
+                  std::int64_t layer,
+                  DType type,
+                  const std::string& prefix);
 
     void initialize(std::uint64_t seed) override;
     Tensor forward(const Tensor& x,
@@ -31,8 +31,7 @@ class PreNormBlock : public DecoderBlock {
     void collect_parameters(ParameterList& list) override;
 
   private:
-    RmsNorm attention_norm_;
-    RmsNorm feed_forward_norm_;
+    Norm norm_;
 };
 
 }  // namespace evenkeel
