@@ -35,6 +35,7 @@ Parameter make_gain(const ProcessGrid& grid,
     // A rank's heads see a shared gain only in part.
     gain.gradient_sum = shared ? GradientSum::kTensorParallel : kv_gradient_sum(sharding);
     gain.weight_decay = config.gain_weight_decay;
+    gain.first_phase = true;
     return gain;
 }
 

@@ -31,7 +31,8 @@ void adamw_step(const ParameterBuckets& buckets,
                 double lr,
                 double clip_norm,
                 const Tensor& numbers,
-                std::int64_t step) {
+                std::int64_t step,
+                UpdateScope scope) {
     constexpr const char* kOp = "adamw_step";
     config.validate();
     EVENKEEL_CHECK(step >= 1, kOp, "step: got ", step, ", want 1 or more");
@@ -51,6 +52,8 @@ void adamw_step(const ParameterBuckets& buckets,
     s.root_scale = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(config.beta2, t)));
     s.epsilon = static_cast<float>(config.epsilon);
     s.decay = static_cast<float>(lr * config.weight_decay);
+    const bool first_phase = scope == UpdateScope::kFirstPhase;
+    s.wanted = first_phase ? std::uint32_t{ParameterChunk::kFirstPhase} : 0;
     switch (buckets.device()) {
         case Device::kCpu: {
             const double loss = numbers.data<double>()[kLossIndex];

@@ -22,7 +22,13 @@ struct AdamWConfig {
 // model's device.
 constexpr std::int64_t kLossIndex = 0, kSquaredNormIndex = 1;
 
-// One update of every parameter, number `step` counting from 1 (for the bias correction):
+// What an update changes.
+enum class UpdateScope {
+    kAll,
+    kFirstPhase,  // parameters with Parameter::first_phase; of others neither weights nor moments
+};
+
+// One update of every parameter in `scope`, number `step` counting from 1 (for the bias correction):
 //   g = grad * scale;  m = b1 m + (1-b1) g;  v = b2 v + (1-b2) g^2
 //   w -= lr * ( m / (1-b1^step) / (sqrt(v / (1-b2^step)) + eps) + weight_decay * w )
 // in fp32, then refreshes each value from its master. `numbers` [2] fp64 is on the buckets' device: scale is
@@ -35,6 +41,7 @@ void adamw_step(const ParameterBuckets& buckets,
                 double lr,
                 double clip_norm,
                 const Tensor& numbers,
-                std::int64_t step);
+                std::int64_t step,
+                UpdateScope scope = UpdateScope::kAll);
 
 }  // namespace evenkeel

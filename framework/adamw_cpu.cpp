@@ -61,6 +61,7 @@ void adamw_step(const ParameterBuckets& buckets, const AdamWScalars& scalars, fl
     std::vector<Block> blocks;
     for (const ParameterBucket& bucket : buckets.list()) {
         for (const ParameterChunk& chunk : bucket.chunks) {
+            if (!chunk.has(scalars.wanted)) continue;
             const std::int64_t chunk_end = chunk.begin + chunk.count;
             for (std::int64_t begin = chunk.begin; begin < chunk_end; begin += kBlock) {
                 blocks.push_back(

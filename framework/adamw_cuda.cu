@@ -88,13 +88,14 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const ParameterChunk* c
                                                          double clip_norm,
                                                          const double* numbers) {
     __shared__ float shared_scale;
+    const ParameterChunk chunk = chunks[blockIdx.x];
+    if ((chunk.flags & scalars.wanted) != scalars.wanted) return;
     if (threadIdx.x == 0) {
         shared_scale = grad_scale_of(numbers[kLossIndex], numbers[kSquaredNormIndex], clip_norm);
     }
     __syncthreads();
     const float grad_scale = shared_scale;
     if (isnan(grad_scale)) return;
-    const ParameterChunk chunk = chunks[blockIdx.x];
     const bool decays = (chunk.flags & ParameterChunk::kDecays) != 0;
     const Factors factors{scalars, grad_scale, decays ? scalars.decay : 0.0f};
 

@@ -2,6 +2,8 @@
 // Plain data, for kernels too. Internal.
 #pragma once
 
+#include <cstdint>
+
 namespace evenkeel {
 
 struct AdamWScalars {
@@ -10,7 +12,8 @@ struct AdamWScalars {
     float step_size;   // lr / (1 - beta1^step)
     float root_scale;  // 1 / sqrt(1 - beta2^step)
     float epsilon;
-    float decay;  // lr * weight_decay
+    float decay;           // lr * weight_decay
+    std::uint32_t wanted;  // ParameterChunk::Flags: chunks that lack one of them are left alone
 };
 
 }  // namespace evenkeel

@@ -158,6 +158,17 @@ std::string CheckpointStore::latest() const {
     return committed.empty() ? "" : path(committed.back());
 }
 
+std::string newest_checkpoint(const std::string& path) {
+    EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "checkpoint", path,
+                        ": no such directory, want a run or a checkpoint in one");
+    const fs::path checkpoints = fs::path(path) / "checkpoints";
+    if (!fs::is_directory(checkpoints)) return path;
+    const std::string newest = CheckpointStore(checkpoints.string(), 0).latest();
+    EVENKEEL_CHECK_CODE(!newest.empty(), ErrorCode::kIo, "checkpoint", path,
+                        ": holds no complete checkpoint; train it first");
+    return newest;
+}
+
 void write_file_atomically(const std::string& path, const std::string& text) {
     const std::string unfinished = path + kUnfinished;
     std::error_code ignored;  // writing reports the reason

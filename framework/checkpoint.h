@@ -33,6 +33,10 @@ class CheckpointStore {
     std::int64_t keep_;
 };
 
+// The newest checkpoint of the run in the directory `path`; `path` itself where that is no run, which has
+// checkpoints/. Throws kIo when there is no such directory, or no complete checkpoint in the run.
+std::string newest_checkpoint(const std::string& path);
+
 // Writes the text to a temporary file beside `path`, flushes it and renames it.
 void write_file_atomically(const std::string& path, const std::string& text);
 // The whole file; throws kIo naming it.

@@ -19,6 +19,7 @@ void add_chunks(ParameterBucket& bucket, const Parameter& parameter, std::int64_
     std::uint32_t flags = 0;
     if (parameter.weight_decay) flags |= ParameterChunk::kDecays;
     if (parameter.sharding.is_owner()) flags |= ParameterChunk::kOwned;
+    if (parameter.first_phase) flags |= ParameterChunk::kFirstPhase;
     const std::int64_t end = begin + local_elements(parameter);
     for (std::int64_t at = begin; at < end; at += ParameterChunk::kMost) {
         const auto count = std::min<std::int64_t>(end - at, ParameterChunk::kMost);
@@ -108,6 +109,14 @@ ParameterBuckets::ParameterBuckets(const ParameterList& parameters,
 
 void ParameterBuckets::zero_gradients() const {
     for (const ParameterBucket& bucket : buckets_) bucket.grad.zero();
+}
+
+void ParameterBuckets::zero_gradients_after_first_phase() const {
+    for (const ParameterBucket& bucket : buckets_) {
+        for (const Parameter* parameter : bucket.parameters) {
+            if (!parameter->first_phase) parameter->grad.zero();
+        }
+    }
 }
 
 }  // namespace evenkeel

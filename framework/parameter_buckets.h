@@ -13,13 +13,15 @@ namespace evenkeel {
 // A run of a bucket's elements that belongs to one parameter.
 struct ParameterChunk {
     static constexpr std::int32_t kMost = 1 << 14;  // elements
-    enum Flags : std::uint32_t { kDecays = 1, kOwned = 2 };
+    // Whether weight decay applies; whether this rank owns the elements; Parameter::first_phase.
+    enum Flags : std::uint32_t { kDecays = 1, kOwned = 2, kFirstPhase = 4 };
     std::int64_t begin = 0;
     std::int32_t count = 0;
-    std::uint32_t flags = 0;  // whether weight decay applies; whether this rank owns the elements
+    std::uint32_t flags = 0;
 
     bool decays() const { return (flags & kDecays) != 0; }
     bool owned() const { return (flags & kOwned) != 0; }
+    bool has(std::uint32_t wanted) const { return (flags & wanted) == wanted; }
 };
 static_assert(sizeof(ParameterChunk) == 16);
 
@@ -52,6 +54,8 @@ class ParameterBuckets {
     Device device() const { return device_; }
     const std::vector<ParameterBucket>& list() const { return buckets_; }
     void zero_gradients() const;
+    // Of what a run's first phase leaves as it is (Parameter::first_phase).
+    void zero_gradients_after_first_phase() const;
 
   private:
     Device device_ = Device::kCpu;

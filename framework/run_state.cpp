@@ -48,6 +48,7 @@ std::string to_json(const RunState& state) {
     Json json;
     json["step"] = state.step;
     json["updates"] = state.updates;
+    json["updates_before"] = state.updates_before;
     json["sample"] = state.sample;
     json["seed"] = state.seed;
     json["seq_len"] = state.seq_len;
@@ -64,6 +65,7 @@ RunState parse_run_state(const std::string& text, const std::string& origin) {
         RunState state;
         state.step = json.at("step");
         state.updates = json.at("updates");
+        state.updates_before = json.value("updates_before", std::int64_t{0});
         state.sample = json.at("sample");
         state.seed = json.at("seed");
         state.seq_len = json.at("seq_len");
@@ -75,6 +77,8 @@ RunState parse_run_state(const std::string& text, const std::string& origin) {
         constexpr std::int64_t kMost = std::int64_t{1} << 62;
         EVENKEEL_CHECK(0 <= state.updates && state.updates <= state.step && state.step < kMost,
                        "step", "got ", state.step, " with ", state.updates, " updates");
+        EVENKEEL_CHECK(0 <= state.updates_before && state.updates_before < kMost, "updates_before",
+                       "got ", state.updates_before);
         EVENKEEL_CHECK(0 <= state.sample && state.sample < kMost, "sample", "got ", state.sample);
         return state;
     } catch (const std::exception& error) {

@@ -8,15 +8,16 @@
 namespace evenkeel {
 
 struct RunState {
-    std::int64_t step = 0;          // steps done
-    std::int64_t updates = 0;       // optimizer updates made: steps less the skipped ones
-    std::int64_t sample = 0;        // global index of the next training sequence
-    std::int64_t seed = 0;          // of the sampler
-    std::int64_t seq_len = 0;       // numbering of the sequences depends on it
-    std::uint64_t fingerprint = 0;  // of the data
-    std::string model;              // JSON: TrainableModel::description
-    std::string settings;           // JSON: what else decides the course of the run
-    std::string alarms = "{}";      // JSON: AlarmBoard::state
+    std::int64_t step = 0;            // steps done
+    std::int64_t updates = 0;         // optimizer updates made: steps less the skipped ones
+    std::int64_t updates_before = 0;  // that the moments had seen when the run started from them
+    std::int64_t sample = 0;          // global index of the next training sequence
+    std::int64_t seed = 0;            // of the sampler
+    std::int64_t seq_len = 0;         // numbering of the sequences depends on it
+    std::uint64_t fingerprint = 0;    // of the data
+    std::string model;                // JSON: TrainableModel::description
+    std::string settings;             // JSON: what else decides the course of the run
+    std::string alarms = "{}";        // JSON: AlarmBoard::state
 };
 
 std::string to_json(const RunState& state);

@@ -54,6 +54,7 @@ std::string settings_json(const TrainerConfig& trainer,
         v.field("batch_size", t.batch_size, "");
         v.field("micro_batch_size", t.micro_batch_size, "");
         v.field("clip_norm", t.clip_norm, "");
+        if (t.first_phase_steps > 0) v.field("first_phase_steps", t.first_phase_steps, "");
         v.section("schedule", schedule, "");
         v.section("optimizer", optimizer, "");
     });
@@ -98,6 +99,8 @@ class TrainingRun {
 
   private:
     void start_or_resume();
+    void resume_from(const std::string& checkpoint);
+    void start_from(const std::string& checkpoint);
     Batch micro_batch(std::int64_t index) const;
     std::vector<Batch> micro_batches() const;
     StepOutcome take_step();
@@ -133,27 +136,59 @@ class TrainingRun {
     Clock::time_point last_shown_{};
 };
 
+RunState read_run_state(const std::string& checkpoint) {
+    const std::string file = checkpoint + "/trainer.json";
+    return parse_run_state(read_file(file), file);
+}
+
+void TrainingRun::resume_from(const std::string& checkpoint) {
+    const RunState saved = read_run_state(checkpoint);
+    check_resumable(saved, state_, checkpoint);
+    const std::string changed = json_difference(state_.settings, saved.settings);
+    if (!changed.empty() && model_.is_main_rank()) {
+        log_warning("resuming with other settings than " + checkpoint +
+                    " was trained with: " + changed);
+    }
+    model_.load_state(checkpoint);
+    state_.step = saved.step;
+    state_.updates = saved.updates;
+    state_.updates_before = saved.updates_before;
+    state_.sample = saved.sample;
+    board_.restore(saved.alarms);
+    if (model_.is_main_rank()) log_info(concat("resuming from ", checkpoint));
+}
+
+// The moments that are taken along are means over the updates before: dividing them as if they had just
+// begun would make the first steps many times too long.
+void TrainingRun::start_from(const std::string& checkpoint) {
+    const bool has_moments = model_.load_initial(checkpoint, config_.init_moments);
+    if (has_moments) {
+        const RunState saved = read_run_state(checkpoint);
+        state_.updates_before = saved.updates_before + saved.updates;
+    }
+    if (!model_.is_main_rank()) return;
+    log_info(concat("starting from ", checkpoint,
+                    has_moments ? concat(", with moments of ", state_.updates_before, " updates")
+                                : ", without moments"));
+}
+
 void TrainingRun::start_or_resume() {
+    const ParameterList& parameters = model_.parameters();
+    const bool has_first_phase =
+        std::any_of(parameters.begin(), parameters.end(),
+                    [](const Parameter* parameter) { return parameter->first_phase; });
+    EVENKEEL_CHECK_CODE(config_.first_phase_steps == 0 || has_first_phase, ErrorCode::kConfig,
+                        "train", "trainer.first_phase_steps: got ", config_.first_phase_steps,
+                        ", want 0: the model has no gains of queries and keys to train alone");
     const std::string checkpoint = store_.latest();
     if (!checkpoint.empty()) {
         EVENKEEL_CHECK_CODE(config_.resume, ErrorCode::kConfig, "train", "trainer.run_dir: got ",
                             config_.run_dir, ", which holds checkpoints of an earlier run (",
                             checkpoint,
                             "), want an empty one; or set trainer.resume to continue that run");
-        const std::string file = checkpoint + "/trainer.json";
-        const RunState saved = parse_run_state(read_file(file), file);
-        check_resumable(saved, state_, checkpoint);
-        const std::string changed = json_difference(state_.settings, saved.settings);
-        if (!changed.empty() && model_.is_main_rank()) {
-            log_warning("resuming with other settings than " + checkpoint +
-                        " was trained with: " + changed);
-        }
-        model_.load_state(checkpoint);
-        state_.step = saved.step;
-        state_.updates = saved.updates;
-        state_.sample = saved.sample;
-        board_.restore(saved.alarms);
-        if (model_.is_main_rank()) log_info(concat("resuming from ", checkpoint));
+        resume_from(checkpoint);
+    } else if (!config_.init_from.empty()) {
+        start_from(newest_checkpoint(config_.init_from));
     }
     first_step_ = state_.step;
     end_step_ =
@@ -185,10 +220,12 @@ StepOutcome TrainingRun::take_step() {
     const auto start = Clock::now();
     StepOutcome outcome;
     outcome.lr = learning_rate(schedule_, state_.step, config_.steps);
-    compute_gradients(model_, micro_batches(), numbers_);
+    const UpdateScope scope =
+        state_.step < config_.first_phase_steps ? UpdateScope::kFirstPhase : UpdateScope::kAll;
+    compute_gradients(model_, micro_batches(), numbers_, scope);
     // The same numbers on all ranks, so all decide alike.
     adamw_step(model_.buckets(), optimizer_, outcome.lr, config_.clip_norm, numbers_,
-               state_.updates + 1);
+               state_.updates_before + state_.updates + 1, scope);
     model_.finish_update();
     // On a GPU all of the step has only been asked for so far: this is where the host waits for it.
     const Tensor numbers = numbers_.to(Device::kCpu);
@@ -392,7 +429,8 @@ TrainResult TrainingRun::run(const std::string& config_json,
 
 void compute_gradients(TrainableModel& model,
                        std::span<const Batch> micro_batches,
-                       const Tensor& numbers) {
+                       const Tensor& numbers,
+                       UpdateScope scope) {
     model.buckets().zero_gradients();
     numbers.zero();
     const Tensor loss = numbers.slice(0, kLossIndex, kLossIndex + 1);
@@ -400,6 +438,7 @@ void compute_gradients(TrainableModel& model,
     for (std::size_t i = 0; i < micro_batches.size(); ++i) {
         model.forward_backward(micro_batches[i], share, i + 1 == micro_batches.size(), loss);
     }
+    if (scope == UpdateScope::kFirstPhase) model.buckets().zero_gradients_after_first_phase();
     model.reduce_numbers(numbers);
 }
 

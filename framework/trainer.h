@@ -66,6 +66,11 @@ class TrainableModel {
     // Writes or reads parameters and optimizer state; the directory exists. Collective.
     virtual void save_state(const std::string& directory) = 0;
     virtual void load_state(const std::string& directory) = 0;
+    // Weights for a new run from a checkpoint, or another directory that the model can read, and
+    // with_moments the optimizer state of each parameter that it is there for; others' is zero. Returns
+    // whether there was any. Throws when it is of another model or lacks a parameter that is not `optional`.
+    // Collective.
+    virtual bool load_initial(const std::string& directory, bool with_moments) = 0;
     // JSON that names the model; a checkpoint with another one is refused.
     virtual std::string description() const = 0;
 
@@ -79,12 +84,14 @@ class TrainableModel {
 };
 
 // The passes of one training step: gradients from zero over this rank's micro-batches, reduced. Sets
-// `numbers` to {mean loss, squared gradient norm}, [2] fp64 on the model's device: see adamw_step. The same
+// `numbers` to {mean loss, squared gradient norm}, [2] fp64 on the model's device: see adamw_step. Gradients
+// outside of `scope` are zero, also for the norm. The same
 // tensor in every step lets a model replay what it has recorded. Collective; on CUDA the host waits for
 // nothing.
 void compute_gradients(TrainableModel& model,
                        std::span<const Batch> micro_batches,
-                       const Tensor& numbers);
+                       const Tensor& numbers,
+                       UpdateScope scope = UpdateScope::kAll);
 
 struct TrainerConfig {
     enum class NonFinite { kEnd, kSkip };
@@ -130,8 +137,9 @@ struct TrainResult {
 // resolved configuration), run_dir/metrics.jsonl (a record's step counts from 1) and
 // run_dir/checkpoints/step_*. What a step trains on depends on (seed, global sample index) alone: data-
 // parallel rank d takes the d-th contiguous part of the global batch. Collective; the ranks must see the
-// same run_dir. Throws kConfig when run_dir holds checkpoints and resume is false, or when they are of
-// another model, text, seed or sequence length; kNonFinite when a loss or gradient is not finite and
+// same run_dir. A run without checkpoints starts from init_from, if there is one. Throws kConfig when run_dir
+// holds checkpoints and resume is false, when they are of another model, text, seed or sequence length, or
+// when there is to be a first phase and no parameter is trained in it; kNonFinite when a loss or gradient is not finite and
 // non_finite is kEnd, before the update; AlarmError after a checkpoint when a rule of `alarms` with that action is
 // broken. after_step, if there is one, is called on every rank after each step with how many have been done
 // here. Alarms look at records; what they know goes into checkpoints, so that an alarm that ended a run is

@@ -73,6 +73,7 @@ class LanguageModel : public TrainableModel {
     std::string locate_non_finite(const std::vector<Batch>& batches) override;
     void save_state(const std::string& directory) override;
     void load_state(const std::string& directory) override;
+    bool load_initial(const std::string& directory, bool with_moments) override;
     // Without optimizer state: of a checkpoint's directory, or from wherever they are. Throws kConfig for weights that
     // say they are another model's, and as load_parameters does.
     void load_weights(const std::string& directory);

@@ -54,6 +54,11 @@ void LanguageModel::load_state(const std::string& directory) {
     for (const auto& rule : rules_) rule->loaded();
 }
 
+bool LanguageModel::load_initial(const std::string& directory, bool with_moments) {
+    load_weights(directory);
+    return with_moments && load_moments(parameters_, directory);
+}
+
 void LanguageModel::load_weights(const std::string& directory) {
     load_weights(SafetensorsSource(weights_file(directory)));
 }

@@ -1,6 +1,7 @@
 #include "parallel/sharded_state.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <optional>
 #include <set>
 #include <vector>
@@ -95,12 +96,17 @@ std::string listed(const std::vector<std::string>& names) {
     return text;
 }
 
+using MayMiss = bool (*)(const Parameter&);
+bool none_may_miss(const Parameter&) { return false; }
+bool optional_may_miss(const Parameter& parameter) { return parameter.optional; }
+bool all_may_miss(const Parameter&) { return true; }
+
 // Whether to read a parameter: not if it may be missing and is.
 bool is_read(const TensorSource& source,
              const Parameter& parameter,
              const StateFile& file,
-             bool without_optional) {
-    if (!without_optional || !parameter.optional) return true;
+             MayMiss may_miss) {
+    if (!may_miss(parameter)) return true;
     return std::any_of(file.tensors.begin(), file.tensors.end(), [&](const auto& tensor) {
         return source.contains(parameter.name + tensor.first);
     });
@@ -110,12 +116,12 @@ bool is_read(const TensorSource& source,
 void check_source(const TensorSource& source,
                   const ParameterList& all,
                   const StateFile& file,
-                  bool without_optional) {
+                  MayMiss may_miss) {
     constexpr const char* kOp = "load_parameters";
     std::set<std::string> wanted;
     std::vector<std::string> missing, surplus;
     for (const Parameter* parameter : parameters_in(file, all)) {
-        if (!is_read(source, *parameter, file, without_optional)) continue;
+        if (!is_read(source, *parameter, file, may_miss)) continue;
         for (const auto& [suffix, member] : file.tensors) {
             const std::string name = parameter->name + suffix;
             wanted.insert(name);
@@ -176,7 +182,7 @@ void save_parameters(const ProcessGrid& grid,
 }
 
 void load_parameters(const ParameterList& parameters, const TensorSource& weights) {
-    check_source(weights, parameters, kModelFile, true);
+    check_source(weights, parameters, kModelFile, optional_may_miss);
     load_source(weights, parameters, kModelFile);
     refresh_values(parameters);
 }
@@ -186,14 +192,29 @@ void load_parameters(const ProcessGrid&,
                      const std::string& directory,
                      bool with_optimizer) {
     const SafetensorsSource model(directory + "/" + kModelFile.name);
-    check_source(model, parameters, kModelFile, false);
+    check_source(model, parameters, kModelFile, none_may_miss);
     if (with_optimizer) {
         const SafetensorsSource optimizer(directory + "/" + kOptimizerFile.name);
-        check_source(optimizer, parameters, kOptimizerFile, false);
+        check_source(optimizer, parameters, kOptimizerFile, none_may_miss);
         load_source(optimizer, parameters, kOptimizerFile);
     }
     load_source(model, parameters, kModelFile);
     refresh_values(parameters);
+}
+
+bool load_moments(const ParameterList& parameters, const std::string& directory) {
+    const std::string path = directory + "/" + kOptimizerFile.name;
+    std::optional<SafetensorsSource> optimizer;
+    if (std::filesystem::exists(path)) {
+        check_source(optimizer.emplace(path), parameters, kOptimizerFile, all_may_miss);
+    }
+    for (const Parameter* parameter : parameters) {
+        parameter->exp_avg.zero();
+        parameter->exp_avg_sq.zero();
+    }
+    if (!optimizer) return false;
+    load_source(*optimizer, parameters, kOptimizerFile);
+    return !optimizer->names().empty();
 }
 
 }  // namespace evenkeel

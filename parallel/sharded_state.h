@@ -31,4 +31,9 @@ void load_parameters(const ProcessGrid& grid,
                      const std::string& directory,
                      bool with_optimizer);
 
+// For a run that starts from another's weights: the moments of each parameter that DIR/optimizer.safetensors has
+// them for, zero for others. Returns whether there is such a file with something in it. Throws kIo, before anything is
+// changed, for moments of what is no parameter.
+bool load_moments(const ParameterList& parameters, const std::string& directory);
+
 }  // namespace evenkeel

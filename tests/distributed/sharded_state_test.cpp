@@ -9,7 +9,6 @@
 #include <fstream>
 
 #include "framework/safetensors_source.h"
-#include "framework/safetensors_source.h"
 #include "tests/support/compare.h"
 #include "tests/support/parameters.h"
 #include "tests/support/ranks.h"
@@ -125,6 +124,53 @@ TEST_P(ShardedStateTest, AnySizeReadsWhatAnySizeWrote) {
             });
         }
     }
+}
+
+TEST_P(ShardedStateTest, ANewRunTakesTheMomentsThatThereAre) {
+    const auto is_new = [](const Parameter& p) {
+        return p.name.find("_gain") != std::string::npos;
+    };
+    for (int from : sizes()) {
+        on_first_ranks(from, [&](const ProcessGrid& grid, Model& model) {
+            model.fill();
+            for (Parameter& p : model.parameters) p.trained = !is_new(p);
+            save_parameters(grid, model.list(), directory_, {});
+        });
+        on_first_ranks(sizes().back(), [&](const ProcessGrid& grid, Model& model) {
+            for (Parameter& p : model.parameters) p.exp_avg.fill(5.0f);
+            EXPECT_TRUE(load_moments(model.list(), directory_));
+            Model want(grid.tp_rank(), grid.tp_size(), GetParam());
+            want.fill();
+            for (std::size_t i = 0; i < want.parameters.size(); ++i) {
+                const Parameter &g = model.parameters[i], &w = want.parameters[i];
+                const Tensor zeros = Tensor::zeros(w.local_shape(), DType::kFloat32);
+                EXPECT_TRUE(same_bits(g.exp_avg, is_new(w) ? zeros : w.exp_avg)) << w.name;
+                EXPECT_TRUE(same_bits(g.exp_avg_sq, is_new(w) ? zeros : w.exp_avg_sq)) << w.name;
+            }
+        });
+    }
+}
+
+TEST_P(ShardedStateTest, ANewRunGoesWithoutMomentsButNotWithHalfOfThem) {
+    const std::string file = directory_ + "/optimizer.safetensors";
+    on_first_ranks(1, [&](const ProcessGrid&, Model& model) {
+        Parameter& scale = model.parameters.back();
+        scale.exp_avg.fill(5.0f);
+        EXPECT_FALSE(load_moments(model.list(), directory_));
+        EXPECT_EQ(testing::to_doubles(scale.exp_avg)[0], 0.0);
+        const auto error_of = [&](const char* name) {
+            write_safetensors(file, {{name, scale.exp_avg}});
+            try {
+                load_moments(model.list(), directory_);
+            } catch (const Error& error) {
+                return std::string(error.what());
+            }
+            return std::string();
+        };
+        EXPECT_NE(error_of("scale.exp_avg").find("lack \"scale.exp_avg_sq\""), std::string::npos);
+        EXPECT_NE(error_of("other.exp_avg").find("no \"other.exp_avg\""), std::string::npos);
+        std::filesystem::remove(file);
+    });
 }
 
 TEST_P(ShardedStateTest, FilesAreTheSameBytesAtEverySize) {

@@ -346,6 +346,36 @@ TEST_F(DistributedRunTest, ResumesBitForBit) {
     EXPECT_TRUE(testing::same_files(got.checkpoint, want.checkpoint));
 }
 
+TEST_F(DistributedRunTest, StartsFromAnotherRunsWeightsAsOneRankDoes) {
+    const ProcessGrid first_grid = make_grid(grid_shapes().back());
+    run(first_grid, "first");
+    trainer_.init_from = files_.path("first");
+    trainer_.first_phase_steps = 4;
+    trainer_.steps = 8;
+    const SoloGrid solo;
+    const TrainResult want = run(solo.grid, concat("solo", testing::world().rank()));
+    for (const GridShape& shape : grid_shapes()) {
+        const ProcessGrid grid = make_grid(shape);
+        SCOPED_TRACE(name_of(grid));
+        const std::string name = concat("next", shape.tensor);
+        trainer_.resume = false;
+        trainer_.stop_at_step = 2;  // within the first phase
+        run(grid, name);
+        trainer_.stop_at_step = 0;
+        trainer_.resume = true;
+        const TrainResult got = run(grid, name);
+        ASSERT_EQ(got.losses.size(), 6u);
+        for (std::size_t i = 0; i < 6; ++i) {
+            EXPECT_LT(testing::relative_difference(got.losses[i], want.losses[i + 2]), 1e-5)
+                << "step " << i + 3;
+        }
+        EXPECT_LT(testing::relative_difference(got.validation_loss, want.validation_loss), 1e-5);
+    }
+    model_.width *= 2;
+    trainer_.resume = false;
+    EXPECT_THROW(run(first_grid, "wider"), Error);
+}
+
 TEST_F(DistributedRunTest, AllRanksSkipTheStepThatOneRankSpoiled) {
     trainer_.steps = 2;
     trainer_.non_finite = TrainerConfig::NonFinite::kSkip;

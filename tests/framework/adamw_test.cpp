@@ -179,6 +179,35 @@ TEST(AdamWTest, SameBitsForAnyThreadCountAndSharding) {
     }
 }
 
+TEST(AdamWTest, AFirstPhaseLeavesOtherParametersAndTheirMomentsAlone) {
+    std::vector<Parameter> parameters;
+    for (const bool first : {false, true, false}) {
+        parameters.push_back(declare_parameter(concat("w", parameters.size()), {37, 129},
+                                               Sharding::replicated(0, 1), DType::kBFloat16));
+        parameters.back().first_phase = first;
+    }
+    const ParameterBuckets buckets(testing::pointers_to(parameters), Device::kCpu);
+    const Single alone({37, 129}, DType::kBFloat16);
+    for (const Parameter& parameter : parameters) init_normal(parameter, 0.5, 7);
+    parameters[1].master.copy_from(alone.parameter.master);
+    std::vector<Tensor> before;
+    for (const Parameter& p : parameters) before.push_back(p.master.clone());
+    for (int step = 1; step <= 2; ++step) {
+        for (const Parameter& parameter : parameters) set_gradient(parameter, step);
+        set_gradient(alone.parameter, step);
+        adamw_step(buckets, {}, 0.01, 0.0, kNoClipping, step, UpdateScope::kFirstPhase);
+        adamw_step(alone.buckets, {}, 0.01, 0.0, kNoClipping, step);
+    }
+    for (const int i : {0, 2}) {
+        const Tensor zeros = Tensor::zeros({37, 129}, DType::kFloat32);
+        EXPECT_TRUE(same_bits(parameters[i].master, before[i])) << i;
+        EXPECT_TRUE(same_bits(parameters[i].exp_avg, zeros)) << i;
+        EXPECT_TRUE(same_bits(parameters[i].exp_avg_sq, zeros)) << i;
+    }
+    EXPECT_TRUE(same_bits(parameters[1].value, alone.parameter.value));
+    EXPECT_TRUE(same_bits(parameters[1].exp_avg_sq, alone.parameter.exp_avg_sq));
+}
+
 TEST(AdamWTest, LeavesGradientsAloneAndZeroGradientsClearsThem) {
     const Single single({5000}, DType::kBFloat16);
     set_gradient(single.parameter, 1);

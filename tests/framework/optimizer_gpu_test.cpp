@@ -41,6 +41,7 @@ struct Model {
                 parameters.push_back(declare_parameter(concat("p", i), shape, sharding, dtype));
                 parameters.back().weight_decay = i % 2 == 0;
                 parameters.back().joins_previous = s == 1 || s == 5;
+                parameters.back().first_phase = i % 4 < 2;
                 ++i;
             }
         }
@@ -108,6 +109,30 @@ TEST_P(OptimizerGpuTest, UpdatesToTheBitsOfTheCpuAtTheEdgesOfFp32) {
             adamw_step(gpu.buckets, {}, 0.01, 1.0, on(device(), numbers), step);
         }
         expect_same_state(gpu, cpu, concat("gradients of ", deviation));
+    }
+}
+
+TEST_P(OptimizerGpuTest, AFirstPhaseUpdatesToTheBitsOfTheCpu) {
+    const Model cpu(Device::kCpu), gpu(device()), before(Device::kCpu);
+    const Tensor numbers = step_numbers(2.5, 5.0);
+    for (int step = 1; step <= 2; ++step) {
+        for (const Model* model : {&cpu, &gpu, &before}) model->set_gradients(step);
+        adamw_step(cpu.buckets, {}, 0.01, 1.0, numbers, step, UpdateScope::kFirstPhase);
+        adamw_step(gpu.buckets, {}, 0.01, 1.0, on(device(), numbers), step,
+                   UpdateScope::kFirstPhase);
+        expect_same_state(gpu, cpu, concat("step ", step));
+    }
+    for (std::size_t p = 0; p < before.parameters.size(); ++p) {
+        const Parameter &g = gpu.parameters[p], &b = before.parameters[p];
+        if (b.global_shape[0] == 0) continue;
+        EXPECT_EQ(same_bits(g.master, b.master) && same_bits(g.exp_avg, b.exp_avg), !b.first_phase)
+            << b.name;
+    }
+    gpu.buckets.zero_gradients_after_first_phase();
+    for (const Parameter& p : gpu.parameters) {
+        if (p.global_shape[0] == 0) continue;
+        const Tensor zeros = Tensor::zeros(p.local_shape(), DType::kFloat32);
+        EXPECT_EQ(same_bits(p.grad, zeros), !p.first_phase) << p.name;
     }
 }
 
