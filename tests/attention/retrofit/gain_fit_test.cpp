@@ -9,6 +9,7 @@
 #include "framework/error.h"
 #include "framework/rng.h"
 #include "tests/attention/retrofit/head_samples.h"
+#include "tests/support/data.h"
 
 namespace evenkeel {
 namespace {
@@ -160,6 +161,162 @@ TEST(GainFit, GainsMoveByLittleMoreThanTheRoundingOfTheData) {
     const std::vector<float> after = gains();
     for (std::size_t i = 0; i < before.size(); ++i) {
         EXPECT_NEAR(after[i], before[i], 2e-6f * before[i]) << "gain " << i;
+    }
+}
+
+TEST(GainFit, RefinesHeadsThatNeedItAndSaysWhy) {
+    const GainFit found = fit_gains(calibrate(HeadKind::kHot), {});
+    for (const HeadFit& head : found.heads) {
+        EXPECT_EQ(head.estimator, GainEstimator::kKlTied);
+        EXPECT_NE(head.reason.find("the largest logit"), std::string::npos) << head.reason;
+        EXPECT_LT(head.chosen.held_out.mean, head.mean_rms.held_out.mean);
+    }
+    // Gains have nothing to do with what fluctuates here, and there are few rows: the fit is one of chance.
+    Tensor q = testing::gaussian({4, 8, H, D}, DType::kFloat32, 1);
+    Tensor k = testing::gaussian({4, 8, K, D}, DType::kFloat32, 2);
+    const CounterRng rng(1, purpose("norms"));
+    for (const Tensor& rows : {q, k}) {
+        for (std::int64_t i = 0; i < rows.numel(); ++i) {
+            rows.data<float>()[i] *=
+                static_cast<float>(std::exp(0.3 * rng.normal(static_cast<std::uint64_t>(i / D))));
+        }
+    }
+    HeadCalibration small(plain_attention(H, K, D), H, K, {});
+    small.update(q, k);
+    int kept = 0;
+    for (const HeadFit& head : fit_gains(small, {}).heads) {
+        EXPECT_LE(head.chosen.held_out.mean, head.mean_rms.held_out.mean);
+        if (head.estimator == GainEstimator::kKlTied) continue;
+        ++kept;
+        EXPECT_NE(head.reason.find("do worse on held-out rows"), std::string::npos) << head.reason;
+        EXPECT_NEAR(head.chosen.held_out.mean, head.mean_rms.held_out.mean, 1e-12);
+    }
+    EXPECT_GE(kept, 2);
+    const HeadCalibration calm = [] {
+        HeadCalibration calibration(plain_attention(H, K, D), H, K, {});
+        calibration.update(testing::gaussian({4, 8, H, D}, DType::kFloat32, 1),
+                           testing::gaussian({4, 8, K, D}, DType::kFloat32, 2));
+        return calibration;
+    }();
+    for (const HeadFit& head : fit_gains(calm, {}).heads) EXPECT_EQ(head.reason, "");
+}
+
+TEST(GainFit, BoundHoldsAndGainsAtItAreThoseThatPushAgainstIt) {
+    AttentionConfig yarn = plain_attention(H, K, D);
+    yarn.rope.scaling = RopeConfig::Scaling::kYarn;
+    yarn.rope.factor = 4.0;
+    yarn.rope.rotary_fraction = 0.5;
+    yarn.softmax_scale = 0.3;
+    for (const AttentionConfig& config : {plain_attention(H, K, D), yarn}) {
+        const HeadCalibration calibration = calibrate(HeadKind::kFluctuating, config);
+        AttentionConfig normed = config;
+        normed.softmax_scale = config.logit_scale();
+        normed.qk_norm = {};
+        for (GainEstimator estimator :
+             {GainEstimator::kOnes, GainEstimator::kMeanRms, GainEstimator::kMatchedStd,
+              GainEstimator::kKlTied, GainEstimator::kKlUntied}) {
+            const double bound = estimator == GainEstimator::kOnes ? 3.0 : 8.0;
+            const GainFit found = fit(calibration, estimator, bound);
+            const auto bounds = logit_bounds(normed, found.q_gain, found.k_gain, H, K);
+            for (std::int64_t h = 0; h < H; ++h) {
+                const HeadFit& head = found.heads[static_cast<std::size_t>(h)];
+                EXPECT_LE(bounds[static_cast<std::size_t>(h)], bound * (1.0 + 1e-14));
+                EXPECT_EQ(head.chosen.bound, bounds[static_cast<std::size_t>(h)]);
+                EXPECT_LE(head.chosen.max_logit, bound);
+                EXPECT_TRUE(head.at_bound);
+                EXPECT_NEAR(head.chosen.bound, bound, 1e-6 * bound);
+            }
+        }
+
+        // Karush, Kuhn and Tucker: no gain can move within its limits to lower the divergence.
+        const GainFit found = fit(calibration, GainEstimator::kKlTied, 8.0);
+        const HeadRows rows(calibration);
+        const FeatureMap map = rows.map(GainTie::kPairs);
+        const auto features = static_cast<std::size_t>(map.features());
+        std::int64_t at_limit = 0, inside = 0;
+        for (std::int64_t h = 0; h < H; ++h) {
+            const double k_gain = static_cast<double>(found.k_gain.data<float>()[h / 2 * D]);
+            const auto objectives =
+                rows.objectives(h, k_gain, rows.keys(h / 2, false), GainTie::kPairs);
+            std::vector<double> gains(features), gradient(features), hessian(features * features);
+            for (std::int64_t c = 0; c < D; ++c) {
+                gains[static_cast<std::size_t>(map.feature_of(c))] =
+                    static_cast<double>(found.q_gain.data<float>()[h * D + c]);
+            }
+            objectives.fit.evaluate(gains, gradient.data(), hessian.data());
+            for (std::int64_t c = 0; c < D; ++c) {
+                const auto f = static_cast<std::size_t>(map.feature_of(c));
+                const double turned = c < 2 * map.pairs ? rope_magnitude(config.rope) : 1.0;
+                const double limit = 8.0 / (config.logit_scale() * D * k_gain * turned * turned);
+                if (gains[f] >= limit * (1.0 - 1e-6)) {
+                    EXPECT_LE(gradient[f], 1e-8) << "head " << h << ", channel " << c;
+                    ++at_limit;
+                } else {
+                    EXPECT_NEAR(gradient[f], 0.0, 1e-7) << "head " << h << ", channel " << c;
+                    ++inside;
+                }
+            }
+        }
+        EXPECT_GT(at_limit, 0);
+        EXPECT_GT(inside, 0);
+    }
+    EXPECT_THROW(fit(calibrate(HeadKind::kHot), GainEstimator::kKlTied, 1e-9), Error);
+    EXPECT_THROW(fit(calibrate(HeadKind::kHot), GainEstimator::kKlTied, -1.0), Error);
+}
+
+TEST(GainFit, WhatASampleDoesNotDetermineStaysAtTheMeanRms) {
+    struct Case {
+        const char* name;
+        std::int64_t tokens, window;
+        bool same_keys;
+    };
+    for (const Case& c : {Case{"all keys equal", 8, 0, true}, Case{"one token", 1, 0, false},
+                          Case{"windows of one", 8, 1, false}}) {
+        AttentionConfig config = plain_attention(H, K, D);
+        config.window = c.window;
+        if (c.same_keys) config.rope.rotary_fraction = 0.0;
+        HeadCalibration calibration(config, H, K, {});
+        Tensor k = make_heads(HeadKind::kFluctuating, true, {8, c.tokens, K, D}, 1);
+        if (c.same_keys) {
+            for (std::int64_t i = 0; i < k.numel(); ++i) {
+                k.data<float>()[i] = 0.5f + 0.25f * static_cast<float>(i % D);
+            }
+        }
+        calibration.update(make_heads(HeadKind::kFluctuating, false, {8, c.tokens, H, D}, 1), k);
+        for (GainEstimator estimator :
+             {GainEstimator::kMatchedStd, GainEstimator::kKlTied, GainEstimator::kKlUntied}) {
+            const GainFit found = fit(calibration, estimator);
+            for (std::int64_t h = 0; h < H; ++h) {
+                const HeadFit& head = found.heads[static_cast<std::size_t>(h)];
+                for (std::int64_t channel = 0; channel < D; ++channel) {
+                    EXPECT_FLOAT_EQ(found.q_gain.data<float>()[h * D + channel],
+                                    static_cast<float>(calibration.q_rms(h).mean()))
+                        << c.name;
+                }
+                EXPECT_NE(head.reason, "") << c.name;
+                EXPECT_NEAR(head.chosen.held_out.mean, 0.0, 1e-12) << c.name;
+                if (estimator != GainEstimator::kMatchedStd) EXPECT_TRUE(head.ridged) << c.name;
+            }
+        }
+    }
+}
+
+TEST(GainFit, ChannelsThatAreNeverUsedKeepTheMeanRmsAndTheOthersAreFitted) {
+    Tensor q = make_heads(HeadKind::kFluctuating, false, {kSequences, T, H, D}, 1);
+    const Tensor k = make_heads(HeadKind::kFluctuating, true, {kSequences, T, K, D}, 1);
+    for (std::int64_t i = 0; i < q.numel(); ++i) {
+        if (i % 16 == 5) q.data<float>()[i] = 0.0f;  // channels 5 and 21, a pair
+    }
+    HeadCalibration calibration(plain_attention(H, K, D), H, K, {});
+    calibration.update(q, k);
+    const GainFit found = fit(calibration, GainEstimator::kKlTied);
+    for (std::int64_t h = 0; h < H; ++h) {
+        const HeadFit& head = found.heads[static_cast<std::size_t>(h)];
+        EXPECT_TRUE(head.ridged);
+        EXPECT_FLOAT_EQ(found.q_gain.data<float>()[h * D + 5],
+                        static_cast<float>(calibration.q_rms(h).mean()));
+        EXPECT_EQ(found.q_gain.data<float>()[h * D + 5], found.q_gain.data<float>()[h * D + 21]);
+        EXPECT_LT(head.chosen.held_out.mean, 0.9 * head.mean_rms.held_out.mean);
     }
 }
 
