@@ -239,7 +239,7 @@ Tensor TensorParallelAttention::forward(const Tensor& x,
     const Tensor v = heads(saved.qkv, 2);  // [B, T, K/P, D]
 
     saved.q = q, saved.k = k;  // rotated where they are, unless backward needs them as they were
-    if (has_norm()) {
+    if (has_norm() || saved.keeps_qkv) {
         saved.q = Tensor::uninitialized(q.shape(), type_, x.device());
         saved.k = Tensor::uninitialized(k.shape(), type_, x.device());
     }

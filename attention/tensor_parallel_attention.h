@@ -25,13 +25,16 @@ namespace evenkeel {
 
 // What forward keeps for backward.
 struct AttentionSaved {
-    Tensor x;     // [B, T, C]
-    Tensor qkv;   // [B, T, (H/P + 2 K/P) D], before the norm; without norm q and k are rotated here
-    Tensor q, k;  // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
+    Tensor x;  // [B, T, C]
+    // [B, T, (H/P + 2 K/P) D], before the norm; without norm q and k are rotated here, unless keeps_qkv
+    Tensor qkv;
+    Tensor q, k;            // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
     Tensor rstd_q, rstd_k;  // [B, T, H/P], [B, T, K/P]; full width: [B, T]; undefined without norm
     Tensor q_gain, k_gain;  // as the norm takes them (gain.h); undefined without
     Tensor out;             // [B, T, H/P, D]
     Tensor lse;             // [B, H/P, T]
+    // Set by who wants to look at q and k as the projections give them, at the price of a copy.
+    bool keeps_qkv = false;
 };
 
 // Where the tokens of a batch stand.
@@ -90,12 +93,12 @@ class TensorParallelAttention {
     std::int64_t local_heads() const { return local_heads_; }
     std::int64_t local_kv_heads() const { return local_kv_heads_; }
     void collect_parameters(ParameterList& list);
+    // The heads of q (part 0), k (1) or v (2) in a packed tensor, [B, T, N, D].
+    Tensor heads(const Tensor& qkv, int part) const;
 
   private:
     bool has_norm() const { return config_.qk_norm.kind != QkNormConfig::Kind::kNone; }
     bool is_full_width() const { return config_.qk_norm.scope == QkNormConfig::Scope::kFullWidth; }
-    // The heads of q (part 0), k (1) or v (2) in a packed tensor.
-    Tensor heads(const Tensor& qkv, int part) const;      // [B, T, N, D]
     const RopeTable& rope_table(std::int64_t positions);  // of positions 0 .. positions-1 at least
     QkNormRopeOptions norm_options() const;
     // Normalises and turns q and k into saved.q and saved.k; fills in what backward needs of it.

@@ -160,22 +160,24 @@ Tensor LanguageModel::project_backward(const Tensor& dlogits, const Tensor& x) {
 Tensor LanguageModel::forward(const Tensor& tokens,
                               Activations* saved,
                               HeadStatistics* statistics,
-                              FiniteProbe* probe) {
+                              FiniteProbe* probe,
+                              const AttentionObserver* observer) {
     EVENKEEL_CHECK(tokens.rank() == 2 && tokens.size(1) <= config_.max_seq_len, "LanguageModel",
                    "tokens: got shape ", to_string(tokens.shape()), ", want [B, T] with T up to ",
                    config_.max_seq_len, " (model.max_seq_len)");
     const SequenceLayout layout;
     if (saved != nullptr) saved->blocks.resize(blocks_.size());
     DecoderBlockSaved scratch;
+    scratch.attention.keeps_qkv = observer != nullptr;
     // Rules count what is trained on.
     const bool for_rules = step_max_logit_.defined() && saved != nullptr && probe == nullptr;
+    const bool wants_stats = statistics != nullptr || for_rules || observer != nullptr;
     Tensor x = embed(tokens);  // [B, T, C]
     if (probe != nullptr) probe->check("embedding (forward)", x);
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         AttentionStats stats;
         DecoderBlockSaved& of_block = saved != nullptr ? saved->blocks[layer] : scratch;
-        x = blocks_[layer]->forward(x, layout, of_block,
-                                    statistics != nullptr || for_rules ? &stats : nullptr, probe);
+        x = blocks_[layer]->forward(x, layout, of_block, wants_stats ? &stats : nullptr, probe);
         if (for_rules) {
             const auto at = static_cast<std::int64_t>(layer);
             take_maximum(
@@ -184,6 +186,12 @@ Tensor LanguageModel::forward(const Tensor& tokens,
         }
         if (statistics != nullptr) {
             statistics->add(layer, stats, of_block.attention, tokens.numel());
+        }
+        if (observer != nullptr) {
+            const TensorParallelAttention& attention = blocks_[layer]->attention();
+            const Tensor& qkv = of_block.attention.qkv;
+            (*observer)({static_cast<std::int64_t>(layer), attention.heads(qkv, 0),
+                         attention.heads(qkv, 1), stats});
         }
     }
     Tensor rstd;
@@ -331,6 +339,10 @@ void LanguageModel::make_rules() {
     }
 }
 
+void LanguageModel::weights_given() {
+    for (const auto& rule : rules_) rule->initialized();
+}
+
 void LanguageModel::finish_update() {
     for (const auto& rule : rules_) rule->updated(step_max_logit_);
     if (step_max_logit_.defined()) step_max_logit_.fill(-INFINITY);
@@ -339,6 +351,12 @@ void LanguageModel::finish_update() {
 double LanguageModel::evaluate(const Batch& batch) {
     CrossEntropySaved unused;
     const Tensor logits = local_logits(batch.tokens);
+    return mean_cross_entropy(grid_, logits, on_device(batch.targets), unused);
+}
+
+double LanguageModel::observe(const Batch& batch, const AttentionObserver& observer) {
+    CrossEntropySaved unused;
+    const Tensor logits = forward(on_device(batch.tokens), nullptr, nullptr, nullptr, &observer);
     return mean_cross_entropy(grid_, logits, on_device(batch.targets), unused);
 }
 

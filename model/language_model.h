@@ -4,6 +4,7 @@
 // B batch, T positions, C width, V vocabulary, L layers, H query heads, P tensor-parallel size.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -62,6 +63,17 @@ class LanguageModel : public TrainableModel {
                           const Tensor& loss) override;
     void finish_update() override;
     double evaluate(const Batch& batch) override;
+    // What a layer's attention does in a forward pass, this rank's heads.
+    struct AttentionView {
+        std::int64_t layer = 0;
+        // [B, T, H/P, D], [B, T, K/P, D], as the projections give them, biases included: before norm and
+        // rotation. Gone when the layer is.
+        Tensor q, k;
+        AttentionStats stats;
+    };
+    using AttentionObserver = std::function<void(const AttentionView&)>;
+    // As evaluate, and shows every layer's attention on the way. Nothing of a layer is kept when the next begins.
+    double observe(const Batch& batch, const AttentionObserver& observer);
     void reduce_numbers(const Tensor& numbers) override;
     // Of the grid's groups, if their timing is on (Communicator::set_timing); 0 where passes were replayed,
     // which is not timed.
@@ -78,6 +90,8 @@ class LanguageModel : public TrainableModel {
     // say they are another model's, and as load_parameters does.
     void load_weights(const std::string& directory);
     void load_weights(const TensorSource& weights);
+    // Parameters have been given other first values than the constructor's: rules take them as theirs.
+    void weights_given();
     std::string description() const override;
     bool is_main_rank() const override;
     int data_parallel_rank() const override;
@@ -100,7 +114,8 @@ class LanguageModel : public TrainableModel {
     Tensor forward(const Tensor& tokens,
                    Activations* saved,
                    HeadStatistics* statistics,
-                   FiniteProbe* probe);
+                   FiniteProbe* probe,
+                   const AttentionObserver* observer = nullptr);
     // Tells `reducer`, if there is one, of gradients that are final.
     void backward(const Tensor& tokens,
                   const Tensor& dlogits,

@@ -172,6 +172,10 @@ void refresh_values(const ParameterList& parameters) {
 
 }  // namespace
 
+Tensor gather_parameter(const ProcessGrid& grid, const Parameter& parameter, const Tensor& local) {
+    return gather(grid.tensor().host(), parameter, local);
+}
+
 void save_parameters(const ProcessGrid& grid,
                      const ParameterList& parameters,
                      const std::string& directory,

@@ -11,6 +11,10 @@
 
 namespace evenkeel {
 
+// The global tensor on the CPU of the TP group's rank 0, put together from the owners' parts of it: `local` is one
+// of the parameter's tensors. Undefined on other ranks. Collective over the TP group.
+Tensor gather_parameter(const ProcessGrid& grid, const Parameter& parameter, const Tensor& local);
+
 // Writes DIR/model.safetensors (fp32 master weights under the parameters' names) and
 // DIR/optimizer.safetensors (name + ".exp_avg", ".exp_avg_sq" of those that are trained). World rank 0 writes, one tensor in memory
 // at a time; only owners of the first data-parallel replica send. Collective over the world: when it
