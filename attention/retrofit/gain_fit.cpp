@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <sstream>
 
 #include "attention/logit_bound.h"
 #include "attention/retrofit/box_newton.h"
@@ -21,6 +22,13 @@ double as_stored(double value) { return static_cast<double>(static_cast<float>(v
 float stored_below(double value, double limit) {
     const auto rounded = static_cast<float>(std::min(value, limit));
     return static_cast<double>(rounded) > limit ? std::nextafter(rounded, 0.0f) : rounded;
+}
+
+std::string digits(double value) {
+    std::ostringstream text;
+    text.precision(3);
+    text << value;
+    return text.str();
 }
 
 void add_sentence(std::string& reason, const std::string& sentence) {
@@ -127,10 +135,21 @@ class LayerFit {
             case GainEstimator::kMatchedStd:
                 set_scalar(h, head, tied, matched(head, tied, mean), k_gain);
                 break;
-            case GainEstimator::kKlTied:
-                set(h, head, tied, tied_map,
-                    minimize(head, tied.fit, tied_map, mean_gains, mean, k_gain), k_gain);
+            case GainEstimator::kKlTied: {
+                const auto best = minimize(head, tied.fit, tied_map, mean_gains, mean, k_gain);
+                set_scalar(h, head, tied, mean, k_gain);
+                const double without = head.chosen.held_out.mean;
+                set(h, head, tied, tied_map, best, k_gain);
+                if (options_.estimator == GainEstimator::kKlTied) break;
+                // Nobody has asked for this fit: it stays where it is worth it.
+                if (head.chosen.held_out.mean <= without * (1.0 + 1e-9)) break;
+                add_sentence(head.reason, "gains fitted to the sample do worse on held-out rows, " +
+                                              digits(head.chosen.held_out.mean) + " against " +
+                                              digits(without) + ": the mean rms stays");
+                head.estimator = GainEstimator::kMeanRms;
+                set_scalar(h, head, tied, mean, k_gain);
                 break;
+            }
             case GainEstimator::kKlUntied: {
                 // From the best tied gains, which are among the untied ones: no worse than those.
                 const auto best = minimize(head, tied.fit, tied_map, mean_gains, mean, k_gain);
@@ -230,6 +249,7 @@ class LayerFit {
              std::vector<double> gains,
              double k_gain) {
         const std::vector<double> most = limits(map, k_gain);
+        head.at_bound = false;
         for (std::size_t f = 0; f < gains.size(); ++f) {
             const float stored = stored_below(std::max(gains[f], kSmallestGain), most[f]);
             if (gains[f] >= most[f] * (1.0 - 1e-9)) head.at_bound = true;
@@ -280,10 +300,7 @@ std::string refine_reason(double q_variation,
     const auto add = [&](const char* what, double value, double limit) {
         if (value <= limit) return;
         if (!reason.empty()) reason += ", ";
-        std::ostringstream text;
-        text.precision(3);
-        text << what << " " << value << " is above " << limit;
-        reason += text.str();
+        reason += concat(what, " ", digits(value), " is above ", limit);
     };
     add("the variation of the queries' rms", q_variation, options.refine_variation);
     add("the variation of the keys' rms", k_variation, options.refine_variation);

@@ -28,7 +28,7 @@ enum class GainEstimator {
 
 struct GainFitOptions {
     GainEstimator estimator = GainEstimator::kMeanRms;
-    // kMeanRms only: heads for which refine_reason finds one get kKlTied.
+    // kMeanRms only: heads for which refine_reason finds one get kKlTied, unless that does worse on held-out rows.
     bool refine = true;
     double refine_variation = 0.15;
     double refine_max_logit = 50.0;
