@@ -5,6 +5,7 @@
 
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "model/hugging_face/config_json.h"
@@ -41,13 +42,9 @@ struct Family {
     // With tied embeddings some folders hold the output projection too, under this name; it must then be equal to
     // the embedding.
     const char* tied_output = "lm_head.weight";
-
-    // What lies in the folder beside config.json for `transformers` to run the model with. Null: nothing.
-    struct File {
-        const char* name;
-        const char* text;
-    };
-    std::span<const File> (*files)() = nullptr;
+    // Python files, name and text, that the folder of a family needs which the transformers package does not know
+    // (remote code). Null: it knows it. Export takes such a family only when it is asked for.
+    std::vector<std::pair<std::string, std::string>> (*files)() = nullptr;
 };
 
 // In the order in which export tries them.

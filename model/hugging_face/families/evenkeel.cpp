@@ -73,11 +73,9 @@ std::vector<TensorMap> tensors(const ModelConfig& config) {
                             .layout = config.attention.rope.layout});
 }
 
-std::span<const Family::File> files() {
-    static const Family::File kFiles[] = {
-        {"configuration_evenkeel.py", remote_code::k_configuration},
-        {"modeling_evenkeel.py", remote_code::k_modeling}};
-    return kFiles;
+std::vector<std::pair<std::string, std::string>> files() {
+    return {{"configuration_evenkeel.py", remote_code::k_configuration},
+            {"modeling_evenkeel.py", remote_code::k_modeling}};
 }
 
 }  // namespace

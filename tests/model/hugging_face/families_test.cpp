@@ -239,8 +239,8 @@ TEST(HuggingFaceFamilies, TheOneWithItsOwnCodeSaysEverySetting) {
     EXPECT_EQ(text_of(family.read_config(json)), text_of(config));
     EXPECT_EQ(json.integer("hidden_size"), config.width);
     ASSERT_EQ(family.files().size(), 2u);
-    for (const Family::File& file : family.files()) {
-        EXPECT_NE(std::string(file.text).find("evenkeel"), std::string::npos) << file.name;
+    for (const auto& [name, text] : family.files()) {
+        EXPECT_NE(text.find("evenkeel"), std::string::npos) << name;
     }
 }
 
