@@ -53,7 +53,9 @@ const std::vector<Group>& groups() {
           {"q_rms_min", "q before the norm, smallest rms", "rms", ".3g", true},
           {"k_rms_min", "k before the norm, smallest rms", "rms", ".3g", true},
           {"wq_norm", "Norm of a head's W_q", "norm", ".3f"},
-          {"wk_norm", "Norm of a head's W_k", "norm", ".3f"}}}};
+          {"wk_norm", "Norm of a head's W_k", "norm", ".3f"},
+          {"wq_bias_norm", "Norm of a head's bias of q", "norm", ".3f"},
+          {"wk_bias_norm", "Norm of a head's bias of k", "norm", ".3f"}}}};
     return all;
 }
 

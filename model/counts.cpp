@@ -33,6 +33,16 @@ std::int64_t head_gain_elements(const AttentionConfig& a) {
     return sinks;
 }
 
+std::int64_t layer_bias_elements(const ModelConfig& config) {
+    const AttentionConfig& a = config.attention;
+    const std::int64_t inner = config.activation == Activation::kGelu ? 1 : 2;
+    std::int64_t biases = 0;
+    if (a.qkv_bias) biases += (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
+    if (a.output_bias) biases += config.width;
+    if (config.feed_forward_bias) biases += inner * config.feed_forward_width + config.width;
+    return biases;
+}
+
 std::int64_t layer_gain_elements(const ModelConfig& config) {
     // Two norms or, in nGPT, two rates.
     std::int64_t gains = 2 * config.width + head_gain_elements(config.attention);
@@ -64,7 +74,8 @@ std::int64_t parameter_count(const ModelConfig& config) {
     const std::int64_t last =
         config.architecture == Architecture::kNgpt ? config.vocab_size : config.width;
     return embeddings + last +
-           config.num_layers * (layer_matrix_elements(config) + layer_gain_elements(config));
+           config.num_layers * (layer_matrix_elements(config) + layer_bias_elements(config) +
+                                layer_gain_elements(config));
 }
 
 double flops_per_token(const ModelConfig& config, std::int64_t seq_len) {

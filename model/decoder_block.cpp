@@ -36,6 +36,7 @@ void DecoderBlock::probe_attention(FiniteProbe& probe, const AttentionSaved& sav
 
 LayerWeights DecoderBlock::weights() const {
     LayerWeights weights{&attention_.wq(), &attention_.wk(), &attention_.wv(), &attention_.wo()};
+    weights.wq_bias = attention_.wq_bias(), weights.wk_bias = attention_.wk_bias();
     if (!attention_.q_gain().name.empty()) weights.q_gain = &attention_.q_gain();
     if (!attention_.k_gain().name.empty()) weights.k_gain = &attention_.k_gain();
     if (gated_) weights.w_gate = &feed_forward_.in(0);

@@ -143,6 +143,14 @@ std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
     }
     put({"wq_norm"}, q_squares.norms(), 1);
     put({"wk_norm"}, k_squares.norms(), replicas);
+    if (layers.front().wq_bias != nullptr) {
+        for (std::int64_t layer = 0; layer < count; ++layer) {
+            q_squares.add(layer, layers[static_cast<std::size_t>(layer)].wq_bias->master);
+            k_squares.add(layer, layers[static_cast<std::size_t>(layer)].wk_bias->master);
+        }
+        put({"wq_bias_norm"}, q_squares.norms(), 1);
+        put({"wk_bias_norm"}, k_squares.norms(), replicas);
+    }
     return tables;
 }
 

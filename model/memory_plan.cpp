@@ -55,6 +55,15 @@ std::size_t head_gain_elements(const AttentionConfig& a, const Sizes& s) {
     return sinks;
 }
 
+// Of one layer.
+std::size_t bias_elements(const ModelConfig& config, const Sizes& s) {
+    std::size_t biases = 0;
+    if (config.attention.qkv_bias) biases += (s.heads + 2 * s.kv_heads) * s.D;
+    if (config.attention.output_bias) biases += s.C;
+    if (config.feed_forward_bias) biases += s.inner * s.F + s.C;
+    return biases;
+}
+
 // Bytes that the norm of q and k keeps of a layer for backward, beside q and k: the statistic of each row, and
 // gains that are not the parameters themselves.
 std::size_t saved_norm(const AttentionConfig& a, const Sizes& s) {
@@ -76,7 +85,9 @@ void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan
     const std::size_t matrices = (config.tied_embeddings ? 1 : 2) * s.V * s.C + s.L * layer;
     const std::size_t norms = s.ngpt ? 2 * s.L * s.C : (2 * s.L + 1) * s.C;  // or rates
     const std::size_t scales = s.ngpt ? s.L * s.inner * s.F + s.V : 0;
-    const std::size_t gains = norms + scales + s.L * head_gain_elements(config.attention, s);
+    const std::size_t of_layers =
+        s.L * (head_gain_elements(config.attention, s) + bias_elements(config, s));
+    const std::size_t gains = norms + scales + of_layers;
     plan.values = s.e == 2 ? 2 * matrices : 4 * scales * s.C;
     plan.masters = plan.gradients = 4 * (matrices + gains);
     plan.moments = 8 * (matrices + gains);

@@ -13,6 +13,7 @@ namespace evenkeel {
 // One decoder block's weights, this rank's shards. Null where the block has no such weight.
 struct LayerWeights {
     const Parameter *wq = nullptr, *wk = nullptr, *wv = nullptr, *wo = nullptr;
+    const Parameter *wq_bias = nullptr, *wk_bias = nullptr;
     const Parameter *q_gain = nullptr, *k_gain = nullptr;
     const Parameter *w_gate = nullptr, *w_up = nullptr, *w_down = nullptr;
 };

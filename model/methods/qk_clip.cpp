@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "model/logit_clip.h"
 #include "model/methods/registry.h"
@@ -7,7 +8,7 @@ namespace evenkeel {
 namespace {
 
 // After the optimizer's step, brings each head whose largest logit in that step was S > threshold back to it: W_q
-// and W_k take the root of threshold / S each. Query heads of one key head go together by the largest S of
+// and W_k, with their biases, take the root of threshold / S each. Query heads of one key head go together by the largest S of
 // them, since they share W_k. Where a norm would undo that, the gains are scaled in place of the weights. Every rank
 // scales what it holds; ranks that hold the same key head see the same S. A step that made no update, because a
 // number was not finite, clips what it has seen finite all the same.
@@ -16,15 +17,23 @@ class QkClip : public WeightRule {
     QkClip(const ProcessGrid& grid, const AttentionConfig& config, const ModelWeights& weights)
         : grid_(grid),
           config_(config),
-          clips_gains_(config.qk_norm.kind != QkNormKind::kNone),
           groups_(Tensor::uninitialized(
               {static_cast<std::int64_t>(weights.layers.size()),
                std::max<std::int64_t>(config.num_kv_heads / grid.tp_size(), 1)},
               DType::kFloat32,
               grid.device())) {
         for (const LayerWeights& layer : weights.layers) {
-            pairs_.push_back(clips_gains_ ? Pair{layer.q_gain, layer.k_gain}
-                                          : Pair{layer.wq, layer.wk});
+            // A logit is a product of what weights and biases make together.
+            Clipped clipped{{layer.q_gain, layer.k_gain},
+                            config.qk_norm.gain_offset * config.qk_norm.gain_unit};
+            if (layer.q_gain == nullptr) {
+                clipped = {{layer.wq, layer.wk}, 0.0};
+                if (layer.wq_bias != nullptr) {
+                    clipped.parameters.insert(clipped.parameters.end(),
+                                              {layer.wq_bias, layer.wk_bias});
+                }
+            }
+            layers_.push_back(std::move(clipped));
         }
     }
 
@@ -34,26 +43,25 @@ class QkClip : public WeightRule {
         group_maximum(max_logit, groups_);
         grid_.data().all_reduce(groups_, ReduceOp::kMax);
         grid_.kv_replicas(config_.num_kv_heads).all_reduce(groups_, ReduceOp::kMax);
-        const double offset =
-            clips_gains_ ? config_.qk_norm.gain_offset * config_.qk_norm.gain_unit : 0.0;
-        for (std::size_t layer = 0; layer < pairs_.size(); ++layer) {
+        for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
             const auto at = static_cast<std::int64_t>(layer);
             const Tensor maximum = groups_.slice(0, at, at + 1).view({groups_.size(1)});
-            for (const Parameter* weight : {pairs_[layer].q, pairs_[layer].k}) {
-                clip_heads(maximum, config_.qk_clip_threshold, offset, *weight);
+            for (const Parameter* parameter : layers_[layer].parameters) {
+                clip_heads(maximum, config_.qk_clip_threshold, layers_[layer].offset, *parameter);
             }
         }
     }
 
   private:
-    struct Pair {
-        const Parameter *q, *k;
+    // What a layer's heads are scaled by.
+    struct Clipped {
+        std::vector<const Parameter*> parameters;
+        double offset;  // of gains
     };
     const ProcessGrid& grid_;
     AttentionConfig config_;
-    bool clips_gains_;
-    std::vector<Pair> pairs_;  // a layer each
-    Tensor groups_;            // [L, K/P]: the largest logit of a key head's query heads
+    std::vector<Clipped> layers_;
+    Tensor groups_;  // [L, K/P]: the largest logit of a key head's query heads
 };
 
 }  // namespace

@@ -71,6 +71,9 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
     all.back().second.sigma_reparam = true;
     all.emplace_back("nGPT", test_model());
     apply_method("ngpt", all.back().second);
+    all.emplace_back("biases", test_model());
+    all.back().second.attention.qkv_bias = all.back().second.attention.output_bias = true;
+    all.back().second.feed_forward_bias = true;
     all.emplace_back("no norm, GELU", test_model());
     all.back().second.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
     all.back().second.activation = Activation::kGelu;
@@ -188,6 +191,7 @@ TEST(DistributedModelTest, HeadMetricsEqualThoseOfOneRank) {
     for (const auto kind : {QkNormConfig::Kind::kRms, QkNormConfig::Kind::kNone}) {
         ModelConfig config = test_model();
         config.attention.qk_norm.kind = kind;
+        config.attention.qkv_bias = kind == QkNormConfig::Kind::kNone;
         const SoloGrid solo;
         LanguageModel one(solo.grid, config, 1);
         testing::randomize_gains(one);
@@ -204,7 +208,8 @@ TEST(DistributedModelTest, HeadMetricsEqualThoseOfOneRank) {
             ASSERT_EQ(got.size(), want.size());
             for (std::size_t table = 0; table < want.size(); ++table) {
                 EXPECT_EQ(got[table].name, want[table].name);
-                const bool of_keys = got[table].name.find('k') == 0 || got[table].name == "wk_norm";
+                const bool of_keys =
+                    got[table].name.find('k') == 0 || got[table].name.find("wk_") == 0;
                 EXPECT_EQ(got[table].columns,
                           of_keys ? config.attention.num_kv_heads : config.attention.num_heads)
                     << got[table].name;

@@ -10,7 +10,7 @@ using testing::SoloGrid;
 using testing::tiny_model;
 
 std::vector<ModelConfig> variants() {
-    std::vector<ModelConfig> all(9, tiny_model());
+    std::vector<ModelConfig> all(11, tiny_model());
     all[1].tied_embeddings = true;
     all[2].activation = Activation::kGelu;
     all[3].attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel;
@@ -21,6 +21,9 @@ std::vector<ModelConfig> variants() {
     all[7].attention.window = 5;
     apply_method("ngpt", all[8]);
     all[8].activation = Activation::kGelu;
+    all[9].attention.qkv_bias = all[9].attention.output_bias = all[9].feed_forward_bias = true;
+    all[10] = all[9];
+    all[10].activation = Activation::kGelu;
     for (const Method* method : methods()) {
         all.push_back(tiny_model());
         apply_method(method->name, all.back());
@@ -67,7 +70,8 @@ TEST(CountsTest, FlopsFollowFromMatricesAndVisiblePairs) {
                                   name.find("gamma") != std::string::npos ||
                                   name.find("rate") != std::string::npos ||
                                   name.find("scale") != std::string::npos ||
-                                  name.ends_with("sink") || !parameter->trained;
+                                  name.ends_with("bias") || name.ends_with("sink") ||
+                                  !parameter->trained;
                 if (gain || (name == "embedding" && !config.tied_embeddings)) continue;
                 matrices += static_cast<double>(num_elements(parameter->global_shape));
             }

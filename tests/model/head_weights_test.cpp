@@ -116,6 +116,29 @@ TEST_P(HeadWeightsTest, AreThoseOfHandMadeWeights) {
     EXPECT_EQ(find(tables, "logit_bound").summary, MetricTable::Summary::kMax);
 }
 
+TEST_P(HeadWeightsTest, BiasesHaveNormsOfTheirOwn) {
+    const testing::SoloGrid solo;
+    Weights weights = planted(GetParam(), 1.0f);
+    // Head h has h + 1 and 10 (h + 1).
+    const Parameter q_bias = filled("wq_bias", {kHeads * kDim}, GetParam(), [](auto, auto at) {
+        return static_cast<float>(at / kDim + 1);
+    });
+    const Parameter k_bias = filled("wk_bias", {kKvHeads * kDim}, GetParam(), [](auto, auto at) {
+        return static_cast<float>(10 * (at / kDim + 1));
+    });
+    LayerWeights layer = weights.layer();
+    layer.wq_bias = &q_bias, layer.wk_bias = &k_bias;
+    const auto tables = head_weight_tables(solo.grid, {attention(), attention()}, {layer, layer});
+    for (std::int64_t head = 0; head < kHeads; ++head) {
+        const auto& values = find(tables, "wq_bias_norm").values;
+        EXPECT_NEAR(values[static_cast<std::size_t>(kHeads + head)],
+                    std::sqrt(32.0) * static_cast<double>(head + 1), 1e-4);
+    }
+    EXPECT_EQ(find(tables, "wk_bias_norm").columns, kKvHeads);
+    EXPECT_NEAR(find(tables, "wk_bias_norm").values[1], std::sqrt(32.0) * 20.0, 1e-4);
+    EXPECT_NEAR(find(tables, "wk_norm").values[0], std::sqrt(double(kDim * kWidth)), 1e-3);
+}
+
 TEST_P(HeadWeightsTest, PlainAttentionHasNeitherGainsNorABound) {
     const testing::SoloGrid solo;
     Weights weights = planted(GetParam(), 1.0f);

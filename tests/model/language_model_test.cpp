@@ -34,6 +34,20 @@ const Variant kVariants[] = {
      [](ModelConfig& c) { c.attention.qk_norm.gain = QkNormConfig::Gain::kSharedChannel; }},
     {"NoQkNorm", [](ModelConfig& c) { c.attention.qk_norm.kind = QkNormConfig::Kind::kNone; }},
     {"Gelu", [](ModelConfig& c) { c.activation = Activation::kGelu; }},
+    {"Biases",
+     [](ModelConfig& c) {
+         c.attention.qkv_bias = c.attention.output_bias = c.feed_forward_bias = true;
+     }},
+    {"BiasesOfQueriesKeysAndValuesWithoutNorm",
+     [](ModelConfig& c) {
+         c.attention.qk_norm.kind = QkNormConfig::Kind::kNone;
+         c.attention.qkv_bias = true;
+     }},
+    {"BiasesGelu",
+     [](ModelConfig& c) {
+         c.activation = Activation::kGelu;
+         c.feed_forward_bias = true;
+     }},
     {"Tied", [](ModelConfig& c) { c.tied_embeddings = true; }},
     {"MultiQueryWindow",
      [](ModelConfig& c) {

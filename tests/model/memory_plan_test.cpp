@@ -41,6 +41,10 @@ const Case kCases[] = {
      }},
     {"Sinks",
      [](ModelConfig& c, StepShape&) { c.attention.sink = AttentionConfig::Sink::kLearned; }},
+    {"Biases",
+     [](ModelConfig& c, StepShape&) {
+         c.attention.qkv_bias = c.attention.output_bias = c.feed_forward_bias = true;
+     }},
     {"MultiHead", [](ModelConfig& c, StepShape&) { c.attention.num_kv_heads = 4; }},
     {"NoTelemetry", [](ModelConfig& c, StepShape&) { c.telemetry = false; }},
     {"Fp32", [](ModelConfig& c, StepShape&) { c.type = ComputeType::kFp32; }},
@@ -95,6 +99,7 @@ TEST_P(MemoryPlanOnGpuTest, PredictsThePeakOfTrainingWithinFivePercent) {
         ModelConfig config = testing::planned_gpu_model(activation);
         if (activation == Activation::kGelu) {
             config.attention.sink = AttentionConfig::Sink::kLearned;
+            config.attention.qkv_bias = config.feed_forward_bias = true;
         }
         const StepShape shape{.device = GetParam(), .micro_batch_size = 2, .seq_len = 64};
         const MemoryPlan plan = plan_memory(config, shape);
@@ -114,6 +119,7 @@ INSTANTIATE_TEST_SUITE_P(,
 TEST(MemoryPlan, CountsEveryParameterOnce) {
     const testing::SoloGrid solo;
     ModelConfig config = planned_model();
+    config.attention.qkv_bias = config.attention.output_bias = config.feed_forward_bias = true;
     const MemoryPlan plan = plan_memory(config, {});
     const auto elements = static_cast<std::size_t>(parameter_count(config));
     EXPECT_EQ(plan.masters, 4 * elements);

@@ -177,6 +177,48 @@ TEST(QkClipTest, HeadsThatShareAKeyGoWithTheWorstOfThem) {
     }
 }
 
+// Without the biases' share a head would end above the threshold.
+TEST(QkClipTest, BiasesAreClippedWithTheirRows) {
+    const Batch batch = testing::random_batch(2, 33, 32, 1);
+    const auto biased = [&](LanguageModel& model) {
+        for (const char* name : {"wq_bias", "wk_bias", "wv_bias"}) {
+            init_normal(testing::find(model, concat("layers.0.attention.", name)), 2.0, 7);
+        }
+    };
+    ModelConfig config = clipped_model(1e9, 4);
+    config.attention.qkv_bias = true;
+    const SoloGrid solo;
+    LanguageModel unclipped(solo.grid, config, 1);
+    biased(unclipped);
+    testing::forward_backward(unclipped, batch);
+    const auto values = unclipped.head_metrics().front().values;
+    const double threshold = middle({values.begin(), values.begin() + 4});
+
+    config.attention.qk_clip_threshold = threshold;
+    LanguageModel model(solo.grid, config, 1);
+    biased(model);
+    const Tensor k_bias = testing::find(model, "layers.0.attention.wk_bias").value;
+    const Tensor v_bias = testing::find(model, "layers.0.attention.wv_bias").value;
+    const Tensor k_before = k_bias.clone(), v_before = v_bias.clone();
+    const BeforeAndAfter logits = clip_once(model, batch);
+    int clipped = 0;
+    for (int head = 0; head < 4; ++head) {
+        const Tensor now = k_bias.slice(0, head * 32, head * 32 + 32);
+        const Tensor before = k_before.slice(0, head * 32, head * 32 + 32);
+        if (logits.before[head] > threshold) {
+            ++clipped;
+            EXPECT_NEAR(logits.after[head], threshold, 1e-5 * threshold) << head;
+            const auto root = static_cast<float>(std::sqrt(threshold / logits.before[head]));
+            EXPECT_NEAR(now.data<float>()[5], root * before.data<float>()[5], 1e-5) << head;
+        } else {
+            EXPECT_EQ(logits.after[head], logits.before[head]) << head;
+            EXPECT_TRUE(same_bits(now, before)) << head;
+        }
+    }
+    EXPECT_EQ(clipped, 2);
+    EXPECT_TRUE(same_bits(v_bias, v_before));
+}
+
 TEST(QkClipTest, NormalisedHeadsAreClippedInTheirGains) {
     const Batch batch = testing::random_batch(2, 33, 32, 1);
     for (const double offset : {0.0, 1.0}) {

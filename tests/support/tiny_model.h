@@ -64,9 +64,13 @@ inline Parameter& find(TrainableModel& model, const std::string& name) {
     throw_error(ErrorCode::kInvalidArgument, "find", "no parameter " + name);
 }
 
-// Gains that are not all one, so that a test sees them.
+// Gains that are not all one, and biases that are not all zero, so that a test sees them.
 inline void randomize_gains(TrainableModel& model) {
     for (Parameter* parameter : model.parameters()) {
+        if (parameter->name.ends_with("bias")) {
+            init_normal(*parameter, 0.3, 3);
+            continue;
+        }
         if (parameter->name.find("norm") == std::string::npos &&
             parameter->name.find("gain") == std::string::npos) {
             continue;
