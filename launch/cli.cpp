@@ -132,7 +132,8 @@ void add_report(CLI::App& program, ReportCommand& command, Choice& choice) {
     CLI::App& app = *program.add_subcommand("report", "Write a run's plots as one HTML page");
     app.add_option("run", command.run, "A run directory")->required();
     app.add_option("--compare", command.compare,
-                   "Another run: also print and draw how far the loss curves are apart")
+                   "Another run: also print and draw how far the loss curves are apart, and where "
+                   "RUN's validation loss has come back to the other's")
         ->type_name("RUN");
     app.add_option("--output", command.output, "Where to write; default RUN/report.html")
         ->type_name("FILE");

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/checkpoint.h"
+#include "launch/recovery.h"
 #include "launch/report_heads.h"
 #include "launch/report_page.h"
 #include "launch/report_plots.h"
@@ -215,6 +216,13 @@ std::string write_report(const ReportCommand& command) {
         scalar_figure(run, "grad_norm", "Gradient norm", "L2, before clipping", ".3f",
                       LinePlot::Scale::kLog),
     };
+    if (!command.compare.empty()) {
+        const Recovery recovery = recovery_of(run.records, read_run(command.compare).records);
+        if (!recovery.excess.empty()) {
+            page.figures.insert(page.figures.begin() + 1,
+                                recovery_figure(recovery, command.compare));
+        }
+    }
     for (Figure& figure : head_figures(run.records)) page.figures.push_back(std::move(figure));
     page.figures.push_back(
         scalar_figure(run, "tokens_per_second", "Speed", "tokens per second", ",.0f"));
@@ -230,15 +238,16 @@ std::string write_report(const ReportCommand& command) {
 
 void run_report(const ReportCommand& command) {
     if (!command.compare.empty()) {
-        const CurveDifference difference =
-            compare_losses(read_metrics(command.run + "/metrics.jsonl"),
-                           read_metrics(command.compare + "/metrics.jsonl"));
+        const std::vector<MetricRecord> run = read_metrics(command.run + "/metrics.jsonl");
+        const std::vector<MetricRecord> other = read_metrics(command.compare + "/metrics.jsonl");
+        const CurveDifference difference = compare_losses(run, other);
         EVENKEEL_CHECK_CODE(difference.steps > 0, ErrorCode::kIo, "report", command.run, " and ",
                             command.compare, ": have no step in common");
         std::cout << "loss of " << command.run << " against " << command.compare
                   << "\nlargest relative difference over " << difference.steps
                   << " steps: " << format("%.2g", difference.largest) << " (at step "
-                  << difference.worst_step << ")\n";
+                  << difference.worst_step << ")\n"
+                  << text_of(recovery_of(run, other), command.compare);
     }
     std::cout << "report  " << fs::absolute(write_report(command)).lexically_normal().string()
               << "\n";

@@ -1,0 +1,87 @@
+// What report --compare says of a run that finds back to its control.
+#include "launch/recovery.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "framework/checkpoint.h"
+#include "framework/error.h"
+#include "launch/report.h"
+#include "tests/launch/command_line.h"
+
+namespace evenkeel {
+namespace {
+
+const std::vector<Point> kControl = {{5, 1.3}, {10, 1.2}, {20, 1.1}, {40, 1.0}, {80, 0.9}};
+
+std::vector<Point> above_control(const std::vector<double>& excess) {
+    std::vector<Point> losses = kControl;
+    for (std::size_t i = 0; i < losses.size(); ++i) losses[i].y += excess[i];
+    return losses;
+}
+
+TEST(RecoveryTest, IsTheFirstOfThreeEvaluationsInARow) {
+    const auto step = [](const std::vector<double>& excess) {
+        return recovery_of(above_control(excess), kControl).step;
+    };
+    EXPECT_EQ(step({0.5, 0.2, 0.0099, 0.0, -0.1}), 20);
+    EXPECT_EQ(step({0.5, 0.0, 0.0, 0.2, 0.0}), -1) << "two in a row, and one";
+    EXPECT_EQ(step({0.0, 0.0, 0.0, 0.5, 0.5}), 5);
+    EXPECT_EQ(step({0.5, 0.2, 0.0099, 0.0, NAN}), -1);
+    EXPECT_EQ(step({0.02, 0.02, 0.02, 0.02, 0.02}), -1);
+}
+
+TEST(RecoveryTest, AreaIsThatOfTrapezoids) {
+    const Recovery recovery = recovery_of(above_control({0.4, 0.2, 0.0, -0.1, 0.0}), kControl);
+    EXPECT_NEAR(recovery.area, 5 * 0.3 + 10 * 0.1 - 20 * 0.05 - 40 * 0.05, 1e-12);
+    EXPECT_NEAR(recovery.largest(), 0.4, 1e-12);
+    EXPECT_NEAR(recovery.last(), 0.0, 1e-12);
+}
+
+TEST(RecoveryTest, ComparesOnlyWhereBothWereEvaluated) {
+    const Recovery recovery =
+        recovery_of(std::vector<Point>{{7, 2.0}, {10, 1.5}, {30, 2.0}}, kControl);
+    ASSERT_EQ(recovery.excess.size(), 1u);
+    EXPECT_EQ(recovery.excess[0].x, 10);
+    const Recovery none = recovery_of(std::vector<Point>{}, kControl);
+    EXPECT_EQ(text_of(none, "c"), "");
+    EXPECT_TRUE(std::isnan(none.largest()));
+}
+
+// Runs with nothing but losses.
+void write_run(const std::string& directory, const std::vector<Point>& losses) {
+    std::filesystem::create_directories(directory);
+    std::string lines;
+    for (const Point& p : losses) {
+        MetricRecord record;
+        record.step = static_cast<std::int64_t>(p.x);
+        record.scalars = {{"loss", 1.0},
+                          {"lr", 1e-3},
+                          {"grad_norm", 1.0},
+                          {"tokens_per_second", 1.0},
+                          {"validation_loss", p.y}};
+        lines += to_json_line(record) + "\n";
+    }
+    write_file_atomically(directory + "/metrics.jsonl", lines);
+    write_file_atomically(directory + "/config.json", "{}");
+}
+
+TEST(RecoveryTest, ReportPrintsAndDrawsIt) {
+    if (find_vega().empty()) GTEST_SKIP() << kVegaMissing;
+    const testing::TemporaryDirectory directory;
+    const std::string run = directory.file("run"), control = directory.file("control");
+    write_run(run, above_control({0.5, 0.2, 0.0099, 0.0, -0.1}));
+    write_run(control, kControl);
+    const testing::Outcome outcome =
+        testing::run_evenkeel("report " + run + " --compare " + control);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find("recovered at step 20"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("step 10  +0.2000"), std::string::npos) << outcome.output;
+    const std::string page = read_file(run + "/report.html");
+    EXPECT_NE(page.find("recovered at step 20"), std::string::npos);
+    EXPECT_NE(page.find("Excess over"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace evenkeel
