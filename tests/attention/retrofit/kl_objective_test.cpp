@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "framework/isa.h"
 #include "framework/rng.h"
 
 namespace evenkeel {
@@ -84,26 +85,29 @@ TEST(KlObjective, OneKeyWithoutSinkLeavesNothingToChoose) {
 // Random rows, some with a sink, some that see part of the keys.
 struct RandomObjective {
     static constexpr std::int64_t kFeatures = 5;
-    KlObjective objective{kFeatures};
+    KlObjective objective;
 
-    explicit RandomObjective(double size) {
+    explicit RandomObjective(double size,
+                             std::int64_t features = kFeatures,
+                             std::int64_t most_keys = 6)
+        : objective(features) {
         const CounterRng rng(3, purpose("kl objective test"));
         std::uint64_t draw = 0;
         const std::int64_t W = objective.width();
-        constexpr std::int64_t kKeys = 9;
-        KlKeys keys{std::vector<double>(static_cast<std::size_t>(kKeys * 2 * W), 0.0)};
+        const std::int64_t count_of_keys = most_keys + 3;
+        KlKeys keys{std::vector<double>(static_cast<std::size_t>(count_of_keys * 2 * W), 0.0)};
         const auto fill = [&](double* row) {
-            for (std::int64_t f = 0; f < kFeatures; ++f) {
+            for (std::int64_t f = 0; f < features; ++f) {
                 row[f] = rng.normal(draw++);
                 row[W + f] = rng.normal(draw++);
             }
         };
-        for (std::int64_t j = 0; j < kKeys; ++j) fill(keys.rows.data() + j * 2 * W);
+        for (std::int64_t j = 0; j < count_of_keys; ++j) fill(keys.rows.data() + j * 2 * W);
         const auto shared = std::make_shared<const KlKeys>(std::move(keys));
         for (std::int64_t r = 0; r < 40; ++r) {
             std::vector<double> ab(static_cast<std::size_t>(2 * W), 0.0);
             fill(ab.data());
-            const std::int64_t first = r % 3, count = 1 + r % 6;
+            const std::int64_t first = r % 3, count = 1 + r % most_keys;
             std::vector<double> before(static_cast<std::size_t>(count));
             for (double& logit : before) logit = size * rng.normal(draw++);
             objective.add(objective.make_row(shared, first, ab, before,
@@ -161,6 +165,47 @@ TEST(KlObjective, IsConvexBetweenAnyTwoGains) {
         EXPECT_GE(at_b, tangent - 1e-13 * (1.0 + std::abs(tangent)));
         EXPECT_GE(curvature, 0.0);
         EXPECT_GE(at_a, 0.0);
+    }
+}
+
+TEST(KlObjective, EveryInstructionSetFindsTheSame) {
+    constexpr std::int64_t kMany = 37;  // a width of 48; several blocks of the Hessian
+    const std::vector<double> g(kMany, 0.3);
+    struct Result {
+        double value;
+        std::vector<double> gradient, hessian;
+    };
+    std::vector<Result> results;
+    for (Isa isa : kAllIsas) {
+        limit_isa(isa);
+        const RandomObjective data(2.0, kMany, 39);
+        Result result{0.0, std::vector<double>(kMany), std::vector<double>(kMany * kMany)};
+        result.value = data.objective.evaluate(g, result.gradient.data(), result.hessian.data());
+        results.push_back(result);
+    }
+    limit_isa(Isa::kAvx512);
+    // The plain sum of the gradient's differences, one direction of the Hessian.
+    const RandomObjective data(2.0, kMany, 39);
+    std::vector<double> above(kMany), below(kMany), scratch(kMany * kMany);
+    std::vector<double> up = g, down = g;
+    constexpr double kStep = 1e-5;
+    for (std::size_t f = 0; f < g.size(); ++f) {
+        const double along = f % 3 == 0 ? 1.0 : -0.5;
+        up[f] += kStep * along;
+        down[f] -= kStep * along;
+    }
+    data.objective.evaluate(up, above.data(), scratch.data());
+    data.objective.evaluate(down, below.data(), scratch.data());
+    for (const Result& result : results) {
+        EXPECT_NEAR(result.value, results[0].value, 1e-13 * results[0].value);
+        for (std::size_t f = 0; f < g.size(); ++f) {
+            EXPECT_NEAR(result.gradient[f], results[0].gradient[f], 1e-13) << "feature " << f;
+            double product = 0.0;
+            for (std::size_t k = 0; k < g.size(); ++k) {
+                product += result.hessian[f * g.size() + k] * (k % 3 == 0 ? 1.0 : -0.5);
+            }
+            EXPECT_NEAR(product, (above[f] - below[f]) / (2 * kStep), 1e-7) << "feature " << f;
+        }
     }
 }
 
