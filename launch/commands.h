@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,22 @@ struct SampleCommand {
     std::int64_t seed = 1;
 };
 void run_sample(const SampleCommand& command, Communicator& world);
+
+struct RetrofitCommand {
+    std::string model;  // --model: as for eval
+    std::string data;   // --data: a text, or a file of tokens; "": the model's own text
+    std::string out;    // --out: a run directory that is not there yet
+    std::string gains = "mean_rms";      // --gains
+    std::optional<double> bound;         // --bound
+    std::optional<std::int64_t> anneal;  // --anneal
+    std::string layers;                  // --layers; "": all
+    std::int64_t tokens = 4096;          // --tokens: to calibrate on
+    bool refine = true;                  // not --no-refine
+    std::vector<std::string> overrides;
+    bool json = false;
+};
+// Gives a trained model QK-norm: gains, a checkpoint with them, what they cost, and how to go on.
+void run_retrofit(const RetrofitCommand& command, Communicator& world);
 
 struct InspectCommand {
     std::string path;  // a run, a checkpoint, a directory of safetensors files, or one such file

@@ -295,8 +295,17 @@ std::string heat_map_spec(const HeatMap& map) {
                        {"clamp", true},
                        {"reverse", map.low_is_dark},
                        {"zero", false}}};
+    Json columns = step_axis();
+    if (map.by_head) {
+        Json middles = Json::array();
+        for (const double head : map.steps) middles.push_back(head + 0.5);
+        columns["title"] = "head";
+        columns["values"] = middles;
+        columns["ticks"] = false;
+        columns["encode"]["labels"]["update"]["text"] = signal("floor(datum.value)");
+    }
     spec["axes"] = {
-        step_axis(),
+        columns,
         {{"orient", "left"},
          {"scale", "y"},
          {"values", layer_ticks},
@@ -315,10 +324,12 @@ std::string heat_map_spec(const HeatMap& map) {
                         {"title", map.unit},
                         {"titleOrient", "left"},
                         {"tickCount", 4}}};
-    const std::string tooltip = "{title: 'step ' + format(datum.x, ',d'), layer: floor(datum.r / " +
-                                heads + "), head: datum.r % " + heads +
-                                ", value: isValid(datum.v) ? format(datum.v, '" + map.format +
-                                "') : 'not finite'}";
+    const std::string place =
+        map.by_head ? "{title: 'head ' + datum.x, layer: datum.r"
+                    : "{title: 'step ' + format(datum.x, ',d'), layer: floor(datum.r / " + heads +
+                          "), head: datum.r % " + heads;
+    const std::string tooltip =
+        place + ", value: isValid(datum.v) ? format(datum.v, '" + map.format + "') : 'not finite'}";
     spec["marks"] = {{{"type", "rect"},
                       {"from", {{"data", "cells"}}},
                       {"encode",

@@ -50,6 +50,7 @@ struct HeatMap {
     std::vector<std::vector<float>> columns;  // [steps][layers * heads]
     std::string unit;
     std::string format;
+    bool by_head = false;        // columns are heads, `heads` is 1
     std::vector<double> domain;  // of the colours: {least, largest}; empty: that of the values
     bool low_is_dark = false;    // the eye goes to what is dark
     std::vector<PlotMark> marks;

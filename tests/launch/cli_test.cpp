@@ -48,7 +48,8 @@ TEST_P(CommandTest, HelpShowsExamples) {
 INSTANTIATE_TEST_SUITE_P(
     All,
     CommandTest,
-    ::testing::Values("train", "eval", "sample", "inspect", "report", "bench", "methods", "study"),
+    ::testing::Values(
+        "train", "eval", "sample", "inspect", "report", "bench", "methods", "retrofit", "study"),
     [](const auto& test) { return std::string(test.param); });
 
 TEST(CliTest, BadUsageIsStatusTwo) {

@@ -1,0 +1,106 @@
+#include "launch/retrofit_data.h"
+
+#include <algorithm>
+#include <functional>
+
+#include "framework/token_file.h"
+
+namespace evenkeel {
+namespace {
+
+constexpr const char* kOp = "retrofit";
+constexpr std::int64_t kBatch = 4;  // sequences of a forward pass
+// A vocabulary of bytes, and a few more to make it divisible.
+constexpr std::int64_t kBytes = 256, kMostOfBytes = 512;
+
+using MakeBatch = std::function<Batch(const std::vector<std::int64_t>&)>;
+
+std::vector<Batch> batches_of(const std::vector<std::int64_t>& sequences, const MakeBatch& make) {
+    std::vector<Batch> batches;
+    for (auto begin = sequences.begin(); begin != sequences.end();) {
+        const auto end = begin + std::min<std::ptrdiff_t>(kBatch, sequences.end() - begin);
+        batches.push_back(make({begin, end}));
+        begin = end;
+    }
+    return batches;
+}
+
+// Two of three go to the calibration.
+void choose(std::int64_t available,
+            std::int64_t tokens,
+            const std::string& origin,
+            const MakeBatch& make,
+            RetrofitData& data) {
+    const std::int64_t judged =
+        std::max<std::int64_t>((tokens + 2 * data.seq_len - 1) / (2 * data.seq_len), 1);
+    const std::int64_t wanted = 3 * judged;
+    EVENKEEL_CHECK_CODE(available >= wanted, ErrorCode::kConfig, kOp, "--data: too little: got ",
+                        available, " held-out sequences of ", data.seq_len, " tokens in ", origin,
+                        ", want ", wanted, ": ", 2 * judged, " to make gains from (--tokens ",
+                        tokens, ") and ", judged, " to judge them by");
+    std::vector<std::int64_t> calibration, held_out;
+    for (std::int64_t i = 0; i < wanted; ++i) {
+        (i % 3 == 2 ? held_out : calibration).push_back(i * available / wanted);
+    }
+    data.calibration_sequences = static_cast<std::int64_t>(calibration.size());
+    data.held_out_sequences = static_cast<std::int64_t>(held_out.size());
+    data.calibration = batches_of(calibration, make);
+    data.held_out = batches_of(held_out, make);
+}
+
+// Sequences of `length` tokens and the one that follows each, of rows [N, length + 1].
+MakeBatch rows_of(const Tensor& tokens) {
+    return [tokens](const std::vector<std::int64_t>& sequences) {
+        const std::int64_t length = tokens.size(1) - 1;
+        const auto count = static_cast<std::int64_t>(sequences.size());
+        Batch batch{Tensor::uninitialized({count, length}, DType::kInt32),
+                    Tensor::uninitialized({count, length}, DType::kInt32)};
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::int32_t* row =
+                tokens.data<std::int32_t>() + sequences[static_cast<std::size_t>(i)] * (length + 1);
+            std::copy_n(row, length, batch.tokens.data<std::int32_t>() + i * length);
+            std::copy_n(row + 1, length, batch.targets.data<std::int32_t>() + i * length);
+        }
+        return batch;
+    };
+}
+
+}  // namespace
+
+RetrofitData load_retrofit_data(const DataConfig& text,
+                                std::int64_t vocab_size,
+                                std::int64_t seq_len,
+                                std::int64_t max_seq_len,
+                                std::int64_t tokens) {
+    RetrofitData data;
+    EVENKEEL_CHECK_CODE(!text.path.empty(), ErrorCode::kConfig, kOp,
+                        "--data: got none, and the model's run names no text; want one, or a "
+                        ".safetensors file with a tensor `tokens` [N, T]");
+    if (text.path.ends_with(".safetensors")) {
+        data.is_text = false;
+        const Tensor rows = read_token_file(text.path, vocab_size);
+        data.seq_len = rows.size(1) - 1;
+        EVENKEEL_CHECK_CODE(data.seq_len >= 1 && data.seq_len <= max_seq_len, ErrorCode::kConfig,
+                            kOp, "--data: got rows of ", rows.size(1), " tokens in ", text.path,
+                            ", want 2 to ", max_seq_len + 1, " (model.max_seq_len + 1)");
+        choose(rows.size(0), tokens, text.path, rows_of(rows), data);
+        return data;
+    }
+    EVENKEEL_CHECK_CODE(vocab_size >= kBytes && vocab_size < kMostOfBytes, ErrorCode::kConfig, kOp,
+                        "--data: got a text, whose bytes are its tokens, for a model with a "
+                        "vocabulary of ",
+                        vocab_size,
+                        "; want a .safetensors file with a tensor `tokens` [N, T] of ids that the "
+                        "model's own tokenizer has made");
+    data.seq_len = std::min(seq_len, max_seq_len);
+    const ByteDataset bytes(text, data.seq_len);
+    choose(
+        bytes.validation_sequences(), tokens, text.path,
+        [&](const std::vector<std::int64_t>& sequences) {
+            return bytes.validation_batch(sequences);
+        },
+        data);
+    return data;
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,265 @@
+// Retrofit from the command line: what it leaves, that training goes on from it, what it refuses.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "framework/checkpoint.h"
+#include "framework/safetensors.h"
+#include "launch/retrofit_findings.h"
+#include "tests/launch/command_line.h"
+
+namespace evenkeel::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+// Verdicts -------------------------------------------------------------------------------------------
+
+LayerFinding quiet_layer() {
+    LayerFinding layer;
+    layer.heads.resize(3);
+    for (HeadFinding& head : layer.heads) {
+        head.q_variation = 0.08;
+        head.k_variation = 0.05;
+        head.max_logit_before = 12.0;
+        head.kl_mean = head.kl_mean_rms = 0.02;
+        head.kl_p99 = 0.1;
+    }
+    return layer;
+}
+
+void expect_verdict(const LayerFinding& layer, Verdict verdict, const std::string& words) {
+    const LayerVerdict got = judge(layer);
+    EXPECT_EQ(got.verdict, verdict) << got.text;
+    EXPECT_NE(got.text.find(words), std::string::npos) << got.text;
+}
+
+TEST(RetrofitVerdict, SaysWhichNumberDecided) {
+    expect_verdict(quiet_layer(), Verdict::kFine, "KL at most 0.020");
+    LayerFinding layer = quiet_layer();
+    layer.heads[1].k_variation = 0.31;
+    expect_verdict(layer, Verdict::kRefine, "norms of head 1 vary by 0.31, above 0.15");
+    layer.heads[1].estimator = GainEstimator::kKlTied;
+    expect_verdict(layer, Verdict::kRefine, "fitted gains: mean KL 0.020 -> 0.020");
+    layer = quiet_layer();
+    layer.heads[2].max_logit_before = 288.0;
+    expect_verdict(layer, Verdict::kRefine, "head 2 has had logits of 288, above 50");
+    layer = quiet_layer();
+    layer.heads[0].kl_mean = 0.2;
+    expect_verdict(layer, Verdict::kRefine, "KL of head 0 is 0.200");
+    layer.heads[0].kl_mean = 1.2;
+    expect_verdict(layer, Verdict::kLeave, "KL 1.200 nats, above 1.0");
+    layer.heads[0].estimator = GainEstimator::kKlTied;
+    expect_verdict(layer, Verdict::kLeave, "even with fitted gains");
+    layer.normed = false;
+    expect_verdict(layer, Verdict::kLeave, "--layers");
+}
+
+TEST(RetrofitVerdict, DoesWithoutDivergencesWhereLogitsAreCapped) {
+    LayerFinding layer = quiet_layer();
+    for (HeadFinding& head : layer.heads) head.kl_mean = NAN;
+    expect_verdict(layer, Verdict::kFine, "norms vary by 0.08 at most");
+}
+
+// The command ----------------------------------------------------------------------------------------
+
+constexpr const char* kPlain =
+    "--set model.method=plain --set model.type=fp32 --set data.validation_fraction=0.4 "
+    "--set trainer.steps=30 --set schedule.peak_lr=2e-2 --set schedule.warmup_steps=5 ";
+
+// A model trained without a norm, once for all tests.
+class RetrofitCommandTest : public ::testing::Test {
+  protected:
+    static void SetUpTestSuite() {
+        tiny_ = new TinyRun();
+        const Outcome outcome = run_evenkeel(tiny_->train(kPlain));
+        ASSERT_EQ(outcome.status, 0) << outcome.output;
+    }
+    static void TearDownTestSuite() {
+        delete tiny_;
+        tiny_ = nullptr;
+    }
+
+    std::string out(const std::string& name) const { return scratch_.file(name); }
+    Outcome retrofit(const std::string& name,
+                     const std::string& settings = "",
+                     const std::string& model = tiny_->run) const {
+        const bool counts = settings.find("--tokens") != std::string::npos;
+        return run_evenkeel(std::string("retrofit ") + (counts ? "" : "--tokens 512 ") +
+                            "--model " + model + " --out " + out(name) + " " + settings);
+    }
+    Json findings(const std::string& name) const {
+        return Json::parse(read_file(out(name) + "/retrofit.json"));
+    }
+    void expect_refused(const std::string& settings,
+                        const std::string& words,
+                        const std::string& model = tiny_->run,
+                        int status = 2) const {
+        const Outcome outcome = retrofit("refused", settings, model);
+        EXPECT_EQ(outcome.status, status) << outcome.output;
+        EXPECT_NE(outcome.output.find(words), std::string::npos) << outcome.output;
+        EXPECT_FALSE(fs::exists(out("refused")));
+    }
+
+    static TinyRun* tiny_;
+    TemporaryDirectory scratch_;
+};
+TinyRun* RetrofitCommandTest::tiny_ = nullptr;
+
+std::string bytes_of(const SafetensorsReader& reader, const std::string& name) {
+    const Tensor tensor = reader.read(name);
+    return std::string(reinterpret_cast<const char*>(tensor.raw()), tensor.bytes());
+}
+
+TEST_F(RetrofitCommandTest, KeepsWeightsAndMomentsAndSaysWhatChanges) {
+    const Outcome outcome = retrofit("a");
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    for (const char* words :
+         {"layer 1", "loss        ", "gradient    ", "evenkeel train --config "}) {
+        EXPECT_NE(outcome.output.find(words), std::string::npos) << words << "\n" << outcome.output;
+    }
+    const std::string from = tiny_->run + "/checkpoints/step_00000030";
+    const std::string to = out("a") + "/checkpoints/step_00000000";
+    for (const char* file : {"/model.safetensors", "/optimizer.safetensors"}) {
+        const SafetensorsReader before(from + file), after(to + file);
+        std::size_t fresh = 0;
+        for (const TensorInfo& info : after.tensors()) {
+            if (before.contains(info.name)) {
+                EXPECT_EQ(bytes_of(before, info.name), bytes_of(after, info.name)) << info.name;
+                continue;
+            }
+            ++fresh;
+            EXPECT_NE(info.name.find("_gain"), std::string::npos) << info.name;
+            if (!info.name.ends_with("_gain")) {
+                EXPECT_EQ(bytes_of(after, info.name),
+                          std::string(static_cast<std::size_t>(info.end - info.begin), '\0'))
+                    << info.name << ": moments of gains start at zero";
+            }
+        }
+        EXPECT_EQ(fresh, std::string(file) == "/model.safetensors" ? 4u : 8u);
+        EXPECT_EQ(after.tensors().size(), before.tensors().size() + fresh);
+    }
+    const Json json = findings("a");
+    for (const Json& layer : json["layers"]) {
+        EXPECT_EQ(layer["heads"].size(), 4u);
+        for (const Json& head : layer["heads"]) {
+            EXPECT_LE(head["max_logit_after"].get<double>(), head["bound"].get<double>());
+            EXPECT_GT(head["q_rms"].get<double>(), 0.0);
+        }
+    }
+    EXPECT_TRUE(fs::exists(out("a") + "/retrofit.html"));
+    // The run is one like any other.
+    const Outcome eval = run_evenkeel("eval --json " + out("a"));
+    EXPECT_EQ(eval.status, 0) << eval.output;
+    const Outcome again = retrofit("a");
+    EXPECT_EQ(again.status, 2) << again.output;
+    EXPECT_NE(again.output.find("is there already"), std::string::npos) << again.output;
+}
+
+TEST_F(RetrofitCommandTest, TrainingGoesOnFromBothAndResumes) {
+    ASSERT_EQ(retrofit("a",
+                       "--anneal 3 --bound 40 --set trainer.steps=6 --set schedule.peak_lr=1e-3 "
+                       "--set trainer.eval_interval=2 "
+                       "--set model.attention.qk_norm.gain_pull=0.01")
+                  .status,
+              0);
+    const std::string config = "train --config " + out("a") + "/config.json ";
+    Outcome outcome = run_evenkeel(config + "--set trainer.stop_at_step=2");
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find("moments of 30 updates"), std::string::npos) << outcome.output;
+    outcome = run_evenkeel(config + "--set trainer.resume=true");
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    outcome = run_evenkeel("train --config " + out("a") + "/control.json");
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    outcome = run_evenkeel("report " + out("a") + "/continued --compare " + out("a") + "/control");
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find("over 6 steps"), std::string::npos) << outcome.output;
+}
+
+TEST_F(RetrofitCommandTest, LayersThatAreNotNamedStayAsTheyAre) {
+    ASSERT_EQ(retrofit("a", "--layers 1").status, 0);
+    const Json json = findings("a");
+    EXPECT_FALSE(json["layers"][0]["normed"].get<bool>());
+    EXPECT_TRUE(json["layers"][1]["normed"].get<bool>());
+    const SafetensorsReader model(out("a") + "/checkpoints/step_00000000/model.safetensors");
+    EXPECT_FALSE(model.contains("layers.0.attention.q_gain"));
+    EXPECT_TRUE(model.contains("layers.1.attention.q_gain"));
+    EXPECT_EQ(run_evenkeel("eval " + out("a")).status, 0);
+}
+
+TEST_F(RetrofitCommandTest, AnInterruptedAttemptIsStartedAnew) {
+    fs::create_directories(out("a") + ".unfinished/checkpoints");
+    write_file_atomically(out("a") + ".unfinished/rubbish", "x");
+    ASSERT_EQ(retrofit("a").status, 0);
+    EXPECT_FALSE(fs::exists(out("a") + "/rubbish"));
+    EXPECT_FALSE(fs::exists(out("a") + ".unfinished"));
+}
+
+TEST_F(RetrofitCommandTest, AnUpperBoundHoldsForEveryHead) {
+    ASSERT_EQ(retrofit("a", "--gains kl_tied --bound 3").status, 0);
+    const Json json = findings("a");
+    for (const Json& layer : json["layers"]) {
+        for (const Json& head : layer["heads"]) {
+            EXPECT_LE(head["bound"].get<double>(), 3.0 * (1 + 1e-6));
+            EXPECT_LE(head["max_logit_after"].get<double>(), 3.0 * (1 + 1e-5));
+        }
+    }
+}
+
+TEST_F(RetrofitCommandTest, RefusesWithAReason) {
+    expect_refused("--anneal 0", "--anneal: got 0, want 1 or more steps");
+    expect_refused("--gains ones --bound 20", "--bound: got 20 with --gains ones");
+    expect_refused("--bound 0.5", "want 1.72 or more");
+    expect_refused("--bound -1", "--bound: got -1");
+    expect_refused("--gains median", "want one of mean_rms");
+    expect_refused("--layers 2", "want layers from 0 to 1");
+    expect_refused("--tokens 100000", "too little: got ");
+    expect_refused("--set model.attention.qk_norm.kind=l2", "eps, gain_pull");
+    expect_refused("--data /nowhere.txt", "/nowhere.txt");
+    expect_refused("", "no such directory", "/nowhere", 1);
+}
+
+TEST_F(RetrofitCommandTest, RefusesModelsThatHaveANormAndWeightsThatAreNotFinite) {
+    TinyRun normed;
+    ASSERT_EQ(run_evenkeel(normed.train()).status, 0);
+    expect_refused("", "has QK-norm already: model.attention.qk_norm.kind is rms", normed.run);
+
+    const std::string copy = scratch_.file("copy");
+    fs::copy(tiny_->run, copy, fs::copy_options::recursive);
+    const std::string file = copy + "/checkpoints/step_00000030/model.safetensors";
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    SafetensorsMetadata metadata;
+    {
+        const SafetensorsReader reader(file);
+        metadata = reader.metadata();
+        for (const TensorInfo& info : reader.tensors()) {
+            tensors.emplace_back(info.name, reader.read(info.name));
+            if (info.name == "layers.1.attention.wq") {
+                tensors.back().second.data<float>()[3] = INFINITY;
+            }
+        }
+    }
+    write_safetensors(file, tensors, metadata);
+    expect_refused("", "layers.1.attention.wq holds a NaN or an infinity", copy, 1);
+}
+
+TEST_F(RetrofitCommandTest, TakesTokensFromAFile) {
+    const Tensor tokens = Tensor::uninitialized({48, 17}, DType::kInt32);
+    for (std::int64_t i = 0; i < tokens.numel(); ++i) {
+        tokens.data<std::int32_t>()[i] = static_cast<std::int32_t>(97 + i * i % 26);
+    }
+    const std::string file = scratch_.file("tokens.safetensors");
+    write_safetensors(file, {{"tokens", tokens}});
+    const Outcome outcome = retrofit("a", "--data " + file);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_EQ(findings("a")["sequence_length"], 16);
+    tokens.data<std::int32_t>()[20] = 256;
+    write_safetensors(file, {{"tokens", tokens}});
+    expect_refused("--data " + file, "256", tiny_->run, 1);
+}
+
+}  // namespace
+}  // namespace evenkeel::testing
