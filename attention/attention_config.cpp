@@ -116,9 +116,10 @@ void check_gain(const QkNormConfig& norm) {
 void check_holds(const QkNormConfig& norm) {
     const bool per_head_rms = norm.kind == Kind::kRms && norm.scope == Scope::kHead;
     const bool on_both = norm.gain == Gain::kPerHeadChannel || norm.gain == Gain::kSharedChannel;
-    EVENKEEL_CHECK_CODE(norm.anneal_steps >= 0, ErrorCode::kConfig, kOp,
-                        "model.attention.qk_norm.anneal_steps: got ", norm.anneal_steps,
-                        ", want a number of steps, or 0 for none");
+    // (Counted in fp32.)
+    EVENKEEL_CHECK_CODE(norm.anneal_steps >= 0 && norm.anneal_steps <= 1 << 24, ErrorCode::kConfig,
+                        kOp, "model.attention.qk_norm.anneal_steps: got ", norm.anneal_steps,
+                        ", want a number of steps up to 2^24, or 0 for none");
     EVENKEEL_CHECK_CODE(norm.anneal_steps == 0 || (per_head_rms && on_both), ErrorCode::kConfig,
                         kOp, "model.attention.qk_norm.anneal_steps: got ", norm.anneal_steps,
                         ", want 0: only qk_norm.kind rms with scope head and a gain for each "

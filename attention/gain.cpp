@@ -12,12 +12,13 @@ namespace {
 using Gain = QkNormConfig::Gain;
 using GainForm = QkNormConfig::GainForm;
 
-GainRule rule_of(const QkNormConfig& config) {
+GainRule rule_of(const QkNormConfig& config, const Tensor& lambda) {
     GainRule rule;
     rule.exponential = config.gain_form == GainForm::kExponential;
     rule.offset = static_cast<float>(config.gain_offset);
     rule.unit = static_cast<float>(config.gain_unit);
     rule.largest = static_cast<float>(std::log(config.gain_limit));
+    if (lambda.defined()) rule.lambda = lambda.data<float>();
     return rule;
 }
 
@@ -45,6 +46,12 @@ void check_floats(const char* op, const char* name, const Tensor& tensor, Device
     EVENKEEL_CHECK(tensor.is_contiguous(), op, name, ": want a contiguous tensor");
 }
 
+void check_lambda(const char* op, const Tensor& lambda, Device device) {
+    if (!lambda.defined()) return;
+    check_shape(op, "lambda", lambda, {1});
+    check_floats(op, "lambda", lambda, device);
+}
+
 }  // namespace
 
 bool is_kernel_gain(const QkNormConfig& config) {
@@ -63,7 +70,6 @@ Tensor effective_gain(const Tensor& parameter,
                       std::int64_t heads,
                       std::int64_t head_dim,
                       const Tensor& lambda) {
-    static_cast<void>(lambda);
     constexpr const char* kOp = "effective_gain";
     if (config.gain == Gain::kNone) {
         EVENKEEL_CHECK(!parameter.defined(), kOp, "parameter: got one where gain is none");
@@ -71,16 +77,17 @@ Tensor effective_gain(const Tensor& parameter,
     }
     check_shape(kOp, "parameter", parameter, parameter_shape(config.gain, heads, head_dim));
     check_floats(kOp, "parameter", parameter, parameter.device());
+    check_lambda(kOp, lambda, parameter.device());
     const bool shared = config.gain == Gain::kSharedChannel;
     const Tensor gain = Tensor::uninitialized(shared ? Shape{head_dim} : Shape{heads, head_dim},
                                               DType::kFloat32, parameter.device());
     if (gain.numel() == 0) return gain;
     switch (gain.device()) {
         case Device::kCpu:
-            cpu::effective_gain(parameter, rule_of(config), gain);
+            cpu::effective_gain(parameter, rule_of(config, lambda), gain);
             break;
         case Device::kCuda:
-            cuda::effective_gain(parameter, rule_of(config), gain);
+            cuda::effective_gain(parameter, rule_of(config, lambda), gain);
             break;
     }
     return gain;
@@ -91,7 +98,6 @@ void add_gain_gradient(const Tensor& dgain,
                        const QkNormConfig& config,
                        const Tensor& dparameter,
                        const Tensor& lambda) {
-    static_cast<void>(lambda);
     constexpr const char* kOp = "add_gain_gradient";
     if (config.gain == Gain::kNone) {
         EVENKEEL_CHECK(!dgain.defined() && !parameter.defined() && !dparameter.defined(), kOp,
@@ -109,12 +115,13 @@ void add_gain_gradient(const Tensor& dgain,
     check_floats(kOp, "dgain", dgain, dgain.device());
     check_floats(kOp, "parameter", parameter, dgain.device());
     check_floats(kOp, "dparameter", dparameter, dgain.device());
+    check_lambda(kOp, lambda, dgain.device());
     if (dgain.numel() == 0) return;
     switch (dgain.device()) {
         case Device::kCpu:
-            return cpu::add_gain_gradient(dgain, parameter, rule_of(config), dparameter);
+            return cpu::add_gain_gradient(dgain, parameter, rule_of(config, lambda), dparameter);
         case Device::kCuda:
-            return cuda::add_gain_gradient(dgain, parameter, rule_of(config), dparameter);
+            return cuda::add_gain_gradient(dgain, parameter, rule_of(config, lambda), dparameter);
     }
 }
 

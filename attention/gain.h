@@ -22,8 +22,8 @@ double initial_gain_parameter(const QkNormConfig& config);
 // parameter fp32, of the shape that config.gain gives a rank: [N, D], [D], [N] or [1]; undefined: no gain.
 // Returns the gain of each head and channel, contiguous fp32 [N, D], or [D] from [D]; undefined from none.
 // On the parameter's device; waits for nothing.
-// lambda [1] fp32 on that device (QkNormRopeOptions): the result is max(gain, 2^-20)^lambda. Undefined: 1, and
-// the gain as it is.
+// lambda [1] fp32 on that device, from 0 to 1 (QkNormRopeOptions): the result is max(gain, 2^-20)^lambda below 1.
+// With 1 or undefined it is the gain as it is, whatever its sign.
 Tensor effective_gain(const Tensor& parameter,
                       const QkNormConfig& config,
                       std::int64_t heads,
@@ -31,8 +31,8 @@ Tensor effective_gain(const Tensor& parameter,
                       const Tensor& lambda = {});
 
 // dparameter (like parameter) += the chain rule's product with dgain, which is like the result of
-// effective_gain. Sums over heads and channels in double, in a fixed order. Where a gain counts as 2^-20 it gets
-// no gradient.
+// effective_gain: lambda gain^(lambda - 1) times the form's slope. Sums over heads and channels in double, in a
+// fixed order. Where a gain counts as 2^-20 it gets no gradient.
 void add_gain_gradient(const Tensor& dgain,
                        const Tensor& parameter,
                        const QkNormConfig& config,

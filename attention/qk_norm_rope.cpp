@@ -90,6 +90,17 @@ void check_rotation(const char* op,
     const std::int64_t B = x.size(0), T = x.size(1), D = x.size(3);
     EVENKEEL_CHECK(!options.token_statistic || options.norm == QkNormKind::kRms, op,
                    "token_statistic: got one for a norm that is not rms, want rms");
+    if (options.lambda.defined()) {
+        EVENKEEL_CHECK(options.norm == QkNormKind::kRms && !options.token_statistic, op,
+                       "lambda: got one where the norm is not rms with a statistic a head, want "
+                       "none");
+        check_floats(op, "lambda", options.lambda, {1}, x.device());
+        if (x.device() == Device::kCpu) {
+            const float lambda = *options.lambda.data<float>();
+            EVENKEEL_CHECK(lambda >= 0.0f && lambda <= 1.0f, op, "lambda: got ", lambda,
+                           ", want 0 to 1");
+        }
+    }
     EVENKEEL_CHECK(options.eps >= 0.0 && std::isfinite(options.eps), op, "eps: got ", options.eps,
                    ", want 0 or more");
     EVENKEEL_CHECK(std::isfinite(options.gain_offset), op, "gain_offset: got ", options.gain_offset,

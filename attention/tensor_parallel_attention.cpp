@@ -152,14 +152,26 @@ const RopeTable& TensorParallelAttention::rope_table(std::int64_t positions) {
     return rope_;
 }
 
+void TensorParallelAttention::set_lambda(const Tensor& lambda) {
+    EVENKEEL_CHECK(!lambda.defined() || (config_.qk_norm.kind == QkNormKind::kRms &&
+                                         config_.qk_norm.scope == QkNormConfig::Scope::kHead),
+                   kOp, "lambda: got one where the norm is not rms of each head, want none");
+    lambda_ = lambda;
+}
+
+bool TensorParallelAttention::has_kernel_gains() const {
+    return is_kernel_gain(config_.qk_norm) && !lambda_.defined();
+}
+
 QkNormRopeOptions TensorParallelAttention::norm_options() const {
     QkNormRopeOptions options;
     options.norm = config_.qk_norm.kind;
     options.eps = config_.qk_norm.eps;
-    if (exists(q_gain_) && is_kernel_gain(config_.qk_norm)) {
+    if (exists(q_gain_) && has_kernel_gains()) {
         options.gain_offset = config_.qk_norm.gain_offset;
     }
     options.token_statistic = is_full_width();
+    options.lambda = lambda_;
     return options;
 }
 
@@ -179,10 +191,10 @@ void TensorParallelAttention::normalize(const Tensor& q,
         saved.rstd_q = Tensor::uninitialized({B, T, local_heads_}, DType::kFloat32, q.device());
         saved.rstd_k = Tensor::uninitialized({B, T, local_kv_heads_}, DType::kFloat32, q.device());
     }
-    const bool direct = is_kernel_gain(norm);
+    const bool direct = has_kernel_gains();
     const auto gain_of = [&](const Parameter& gain, std::int64_t count) {
         if (direct || !exists(gain)) return gain.value;
-        return effective_gain(gain.value, norm, count, config_.head_dim);
+        return effective_gain(gain.value, norm, count, config_.head_dim, lambda_);
     };
     saved.q_gain = gain_of(q_gain_, local_heads_);
     saved.k_gain = gain_of(k_gain_, local_kv_heads_);
@@ -198,7 +210,7 @@ void TensorParallelAttention::normalize_backward(const Tensor& dq,
                                                  const Tensor& positions,
                                                  const AttentionSaved& saved) const {
     const QkNormConfig& norm = config_.qk_norm;
-    const bool direct = is_kernel_gain(norm);
+    const bool direct = has_kernel_gains();
     const Tensor dq_gain = direct ? q_gain_.grad : zeros_like(saved.q_gain);
     const Tensor dk_gain = direct ? k_gain_.grad : zeros_like(saved.k_gain);
     QkNormRopeGradientPart rows[] = {
@@ -212,8 +224,8 @@ void TensorParallelAttention::normalize_backward(const Tensor& dq,
     }
     qk_norm_rope_backward(rows, rope, positions, norm_options());
     if (direct) return;
-    if (exists(q_gain_)) add_gain_gradient(dq_gain, q_gain_.value, norm, q_gain_.grad);
-    if (exists(k_gain_)) add_gain_gradient(dk_gain, k_gain_.value, norm, k_gain_.grad);
+    if (exists(q_gain_)) add_gain_gradient(dq_gain, q_gain_.value, norm, q_gain_.grad, lambda_);
+    if (exists(k_gain_)) add_gain_gradient(dk_gain, k_gain_.value, norm, k_gain_.grad, lambda_);
 }
 
 AttentionOptions TensorParallelAttention::attention_options(const SequenceLayout& layout) const {

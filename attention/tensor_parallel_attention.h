@@ -66,6 +66,11 @@ class TensorParallelAttention {
     // sink_init.
     void initialize(double weight_std, double output_std, std::uint64_t seed);
 
+    // For all passes from now on: lambda [1] fp32 on the grid's device, which the layer shares with its owner and
+    // reads anew in each pass (QkNormRopeOptions::lambda, gain.h). Undefined, the default: the whole norm. Backward
+    // must find the value that forward has read.
+    void set_lambda(const Tensor& lambda);
+
     // x and y [B, T, C], replicated over TP. stats null: no telemetry.
     Tensor forward(const Tensor& x,
                    const SequenceLayout& layout,
@@ -98,6 +103,8 @@ class TensorParallelAttention {
 
   private:
     bool has_norm() const { return config_.qk_norm.kind != QkNormConfig::Kind::kNone; }
+    // Whether the kernels take the gains' parameters themselves.
+    bool has_kernel_gains() const;
     bool is_full_width() const { return config_.qk_norm.scope == QkNormConfig::Scope::kFullWidth; }
     const RopeTable& rope_table(std::int64_t positions);  // of positions 0 .. positions-1 at least
     QkNormRopeOptions norm_options() const;
@@ -123,6 +130,7 @@ class TensorParallelAttention {
     std::unique_ptr<RowParallelLinear> output_;
     Parameter q_gain_, k_gain_, sink_;  // without a name where there are none
     Tensor zero_sink_;                  // [H/P], of the off-by-one softmax
+    Tensor lambda_;                     // see set_lambda
     RopeTable rope_;                    // grows to the longest sequence seen
 };
 

@@ -324,6 +324,7 @@ AlarmAction TrainingRun::record(const StepOutcome& outcome,
     if (validation_loss.has_value()) {
         record.scalars.emplace_back("validation_loss", *validation_loss);
     }
+    for (auto& scalar : model_.scalar_metrics()) record.scalars.push_back(std::move(scalar));
     if (with_tables) record.tables = model_.head_metrics();
     for (const MetricTable& table : record.tables) {
         if (table.values.empty()) continue;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "framework/adamw.h"
@@ -57,6 +58,8 @@ class TrainableModel {
 
     // Per-layer, per-head numbers gathered since the last call, over all ranks. Collective.
     virtual std::vector<MetricTable> head_metrics() = 0;
+    // Numbers of the model as a whole, for records. The host may wait.
+    virtual std::vector<std::pair<std::string, double>> scalar_metrics() { return {}; }
 
     // Runs a step's micro-batches on this rank again with every intermediate result checked and names the
     // first layer and tensor that is not finite, forward or backward, on any rank; "" when all are

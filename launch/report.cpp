@@ -223,6 +223,10 @@ std::string write_report(const ReportCommand& command) {
                                 recovery_figure(recovery, command.compare));
         }
     }
+    if (!scalar_points(run.records, "qk_norm_lambda").empty()) {
+        page.figures.push_back(
+            scalar_figure(run, "qk_norm_lambda", "How far the norm has come in", "lambda", ".3f"));
+    }
     for (Figure& figure : head_figures(run.records)) page.figures.push_back(std::move(figure));
     page.figures.push_back(
         scalar_figure(run, "tokens_per_second", "Speed", "tokens per second", ",.0f"));

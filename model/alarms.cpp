@@ -59,11 +59,13 @@ std::vector<AlarmRule> alarm_rules(const AlarmConfig& config, const ModelConfig&
     const AttentionConfig& attention = model.attention;
     const QkNormConfig& norm = attention.qk_norm;
     const bool normed = norm.kind != QkNormKind::kNone;
+    // Where nothing bounds the logits, or not yet, these are watched themselves.
+    const bool bounded = normed && norm.anneal_steps == 0;
     const char* logits = attention.softcap > 0.0 ? "max_logit_uncapped" : "max_logit";
-    if (!normed) add("max_logit", logits, Test::kAbove, config.max_logit, "Logits");
+    if (!bounded) add("max_logit", logits, Test::kAbove, config.max_logit, "Logits");
     add("max_logit_critical", logits, Test::kAbove, config.max_logit_critical, "Logits");
-    if (normed) add("logit_bound", "logit_bound", Test::kAbove, config.logit_bound, "Logits");
-    add("logit_growth", normed ? "logit_bound" : logits, Test::kDoubling, config.logit_growth,
+    if (bounded) add("logit_bound", "logit_bound", Test::kAbove, config.logit_bound, "Logits");
+    add("logit_growth", bounded ? "logit_bound" : logits, Test::kDoubling, config.logit_growth,
         "Logits")
         .least = kLeastGrowingLogit;
     add("entropy", "entropy_share", Test::kBelowFalling, config.entropy, "Entropy").of_row_means =

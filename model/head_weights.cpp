@@ -93,7 +93,8 @@ Tensor gains_of(const Parameter* gain, const AttentionConfig& attention, std::in
 
 std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
                                             const std::vector<AttentionConfig>& attention,
-                                            const std::vector<LayerWeights>& layers) {
+                                            const std::vector<LayerWeights>& layers,
+                                            double lambda) {
     EVENKEEL_CHECK(attention.size() == layers.size() && !layers.empty(), "head_weight_tables",
                    "attention: got ", attention.size(), " settings, want one for each of ",
                    layers.size(), " layers");
@@ -123,7 +124,9 @@ std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
         q_has_gains = q_has_gains || q_gain.defined();
         k_has_gains = k_has_gains || k_gain.defined();
         bounded = bounded || config.qk_norm.kind != QkNormKind::kNone || config.softcap > 0.0;
-        const auto of_layer = logit_bounds(config, q_gain, k_gain, heads, kv_heads);
+        AttentionConfig bounding = config;
+        if (lambda < 1.0) bounding.qk_norm.kind = QkNormKind::kNone;
+        const auto of_layer = logit_bounds(bounding, q_gain, k_gain, heads, kv_heads);
         for (std::int64_t head = 0; head < heads; ++head) {
             bounds.data<float>()[layer * heads + head] =
                 static_cast<float>(of_layer[static_cast<std::size_t>(head)]);

@@ -17,9 +17,11 @@ namespace evenkeel {
 //           logits; wq_norm; wq_bias_norm where q has a bias
 //   [L, K]  k_gain_min, k_gain_max, k_gain_rms where k has gains; wk_norm; wk_bias_norm
 // attention: of each layer. Of layers beside others that have them, NaN stands for gains and infinity for a bound
-// that there is not. Collective over the TP group; the host waits.
+// that there is not. lambda: of a norm that comes in (QkNormRopeOptions); below 1 only a softcap bounds logits, and
+// gains are what they are at 1. Collective over the TP group; the host waits.
 std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
                                             const std::vector<AttentionConfig>& attention,
-                                            const std::vector<LayerWeights>& layers);
+                                            const std::vector<LayerWeights>& layers,
+                                            double lambda = 1.0);
 
 }  // namespace evenkeel

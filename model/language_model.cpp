@@ -9,11 +9,13 @@
 #include "framework/upload.h"
 #include "model/decoder_block.h"
 #include "model/elementwise.h"
+#include "model/gain_hold.h"
 #include "model/head_statistics.h"
 #include "model/head_weights.h"
 #include "model/logit_clip.h"
 #include "model/method.h"
 #include "model/norm.h"
+#include "model/qk_norm_anneal.h"
 #include "parallel/tensor_reduce.h"
 
 namespace evenkeel {
@@ -330,12 +332,29 @@ void LanguageModel::make_rules() {
     weights.embedding = &embedding_->weight();
     if (output_ != nullptr) weights.output = &output_->part(0);
     for (const auto& block : blocks_) weights.layers.push_back(block->weights());
+    const auto add = [&](std::unique_ptr<WeightRule> rule) {
+        rule->collect_parameters(parameters_);
+        rules_.push_back(std::move(rule));
+    };
     for (const Method* method : methods()) {
         if (method->make_rule == nullptr) continue;
         auto rule = method->make_rule(grid_, config_, weights);
         if (rule == nullptr) continue;
-        rule->collect_parameters(parameters_);
-        rules_.push_back(std::move(rule));
+        add(std::move(rule));
+    }
+    const QkNormConfig& norm = config_.attention.qk_norm;
+    if (norm.anneal_steps > 0) {
+        auto anneal = std::make_unique<QkNormAnneal>(grid_, norm.anneal_steps);
+        lambda_ = anneal->lambda();
+        for (const auto& block : blocks_) {
+            TensorParallelAttention& attention = block->attention();
+            if (attention.config().qk_norm.kind != QkNormKind::kNone) attention.set_lambda(lambda_);
+        }
+        add(std::move(anneal));
+    }
+    // The last one: what it says of gains is true when the next step begins.
+    if (norm.gain_bound > 0.0 || norm.gain_pull > 0.0) {
+        add(std::make_unique<GainHold>(layer_attentions(config_), weights.layers));
     }
 }
 
@@ -451,10 +470,22 @@ std::vector<MetricTable> LanguageModel::head_metrics() {
     if (tables.empty()) return tables;
     std::vector<LayerWeights> layers;
     for (const auto& block : blocks_) layers.push_back(block->weights());
-    for (MetricTable& table : head_weight_tables(grid_, layer_attentions(config_), layers)) {
+    for (MetricTable& table :
+         head_weight_tables(grid_, layer_attentions(config_), layers, lambda())) {
         tables.push_back(std::move(table));
     }
     return tables;
+}
+
+double LanguageModel::lambda() const {
+    if (!lambda_.defined()) return 1.0;
+    const Tensor lambda = lambda_.to(Device::kCpu);
+    return *lambda.data<float>();
+}
+
+std::vector<std::pair<std::string, double>> LanguageModel::scalar_metrics() {
+    if (!lambda_.defined()) return {};
+    return {{"qk_norm_lambda", lambda()}};
 }
 
 bool LanguageModel::is_main_rank() const { return grid_.world().rank() == 0; }

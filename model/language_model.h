@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "attention/tensor_parallel_attention.h"
@@ -82,6 +83,8 @@ class LanguageModel : public TrainableModel {
     // The tables of head_statistics.h and head_weights.h; empty without telemetry or without a forward
     // pass.
     std::vector<MetricTable> head_metrics() override;
+    // "qk_norm_lambda" while the norm of queries and keys comes in (qk_norm_anneal.h), and after.
+    std::vector<std::pair<std::string, double>> scalar_metrics() override;
     std::string locate_non_finite(const std::vector<Batch>& batches) override;
     void save_state(const std::string& directory) override;
     void load_state(const std::string& directory) override;
@@ -124,6 +127,7 @@ class LanguageModel : public TrainableModel {
                   FiniteProbe* probe);
     void check_batch(const Batch& batch) const;
     void make_rules();
+    double lambda() const;  // 1 without one
     Tensor on_device(const Tensor& ids) const;
     Tensor embed(const Tensor& tokens) const;
     Tensor normalize(const Tensor& x, Tensor& statistics) const;
@@ -138,6 +142,7 @@ class LanguageModel : public TrainableModel {
     std::unique_ptr<Norm> final_norm_;              // null in nGPT
     std::unique_ptr<ColumnParallelLinear> output_;  // null when tied
     std::vector<std::unique_ptr<WeightRule>> rules_;
+    Tensor lambda_;  // of one of them (qk_norm_anneal.h); undefined without
     // [L, H/P] fp32: the largest logits, before softcap, since the last update; undefined if no rule asks.
     Tensor step_max_logit_;
     ParameterList parameters_;

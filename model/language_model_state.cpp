@@ -43,6 +43,8 @@ void LanguageModel::check_same_model(const TensorSource& weights) const {
     saved.init_std = config_.init_std;
     saved.embedding_init_std = config_.embedding_init_std;
     saved.max_seq_len = config_.max_seq_len;
+    saved.attention.qk_norm.gain_bound = config_.attention.qk_norm.gain_bound;
+    saved.attention.qk_norm.gain_pull = config_.attention.qk_norm.gain_pull;
     const std::string difference = json_difference(config_json(saved), config_json(config_));
     EVENKEEL_CHECK_CODE(difference.empty(), ErrorCode::kConfig, "load", weights.origin(),
                         " holds another model: ", difference);
@@ -50,6 +52,7 @@ void LanguageModel::check_same_model(const TensorSource& weights) const {
 
 void LanguageModel::load_state(const std::string& directory) {
     check_same_model(SafetensorsSource(weights_file(directory)));
+    for (const auto& rule : rules_) rule->loading();
     load_parameters(grid_, parameters_, directory, true);
     for (const auto& rule : rules_) rule->loaded();
 }
@@ -65,6 +68,7 @@ void LanguageModel::load_weights(const std::string& directory) {
 
 void LanguageModel::load_weights(const TensorSource& weights) {
     check_same_model(weights);
+    for (const auto& rule : rules_) rule->loading();
     load_parameters(parameters_, weights);
     for (const auto& rule : rules_) rule->loaded();
 }

@@ -70,7 +70,7 @@ std::size_t saved_norm(const AttentionConfig& a, const Sizes& s) {
     if (!s.normed) return 0;
     const bool full_width = a.qk_norm.scope == QkNormConfig::Scope::kFullWidth;
     const std::size_t statistic = 4 * s.N * (full_width ? 2 : s.heads + s.kv_heads);
-    if (is_kernel_gain(a.qk_norm)) return statistic;
+    if (is_kernel_gain(a.qk_norm) && a.qk_norm.anneal_steps == 0) return statistic;
     const bool of_keys = a.qk_norm.gain == QkNormConfig::Gain::kPerHeadChannel ||
                          a.qk_norm.gain == QkNormConfig::Gain::kSharedChannel;
     const std::size_t rows = a.qk_norm.gain == QkNormConfig::Gain::kSharedChannel
@@ -89,8 +89,11 @@ void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan
         s.L * (head_gain_elements(config.attention, s) + bias_elements(config, s));
     const std::size_t gains = norms + scales + of_layers;
     plan.values = s.e == 2 ? 2 * matrices : 4 * scales * s.C;
-    plan.masters = plan.gradients = 4 * (matrices + gains);
-    plan.moments = 8 * (matrices + gains);
+    // What rules add (gain_hold.h).
+    const bool pulls = config.attention.qk_norm.gain_pull > 0.0;
+    const std::size_t starts = pulls ? s.L * (s.heads + s.kv_heads) * s.D : 0;
+    plan.masters = plan.gradients = 4 * (matrices + gains + starts);
+    plan.moments = 8 * (matrices + gains + starts);
 }
 
 // sigma_reparam.h: values of their own in fp32 too, three small parameters a matrix (at multiples of

@@ -1,5 +1,6 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "model/cuda/elementwise.h"
+#include "model/cuda/gain_rules.h"
 #include "model/cuda/head_statistics.h"
 #include "model/cuda/logit_clip.h"
 #include "model/normalized_update_backends.h"
@@ -66,6 +67,12 @@ void take_maximum(const Tensor&, const Tensor&) { throw_not_built("take_maximum"
 void group_maximum(const Tensor&, const Tensor&) { throw_not_built("group_maximum"); }
 void clip_heads(const Tensor&, float, float, const Tensor&, const Tensor&) {
     throw_not_built("clip_heads");
+}
+void advance_anneal(float, bool, const Tensor&, const Tensor&) {
+    throw_not_built("advance_anneal");
+}
+void hold_gains(const GainLimits&, const float*, const float*, const Tensor&, const Tensor&) {
+    throw_not_built("hold_gains");
 }
 void start_iteration(const SpectralWork&, bool) { throw_not_built("start_iteration"); }
 void continue_iteration(const SpectralWork&) { throw_not_built("continue_iteration"); }

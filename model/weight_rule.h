@@ -35,6 +35,9 @@ class WeightRule {
     virtual void collect_parameters(ParameterList&) {}
     // All weights have their first values.
     virtual void initialized() {}
+    // Parameters are about to be read from a checkpoint. Those that may be missing there (Parameter::optional) keep
+    // what the rule sets now.
+    virtual void loading() {}
     // All weights and the rule's parameters have been read from a checkpoint.
     virtual void loaded() {}
     // Every gradient of a step is complete, reduced over all ranks; the rule may change it. Called within

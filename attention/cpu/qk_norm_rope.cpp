@@ -77,6 +77,15 @@ Tensor effective_gain(const Tensor& gain,
     return result;
 }
 
+// rstd^lambda for each row, or undefined without lambda. The rows' code fills it in.
+Tensor make_factors(const Tensor& rstd, const QkNormRopeOptions& options, QkNormRopeRows& rows) {
+    if (!options.lambda.defined()) return {};
+    rows.lambda = *options.lambda.data<float>();
+    const Tensor factors = Tensor::uninitialized(rstd.shape(), DType::kFloat32);
+    rows.factor = factors.data<float>();
+    return factors;
+}
+
 // Calls f(chunk, first token, last token + 1) for chunks of tokens, on all threads.
 template <typename F>
 void for_each_chunk(const Tensor& x, F&& f) {
@@ -127,6 +136,7 @@ void qk_norm_rope_forward(const Tensor& x,
     const Tensor effective = effective_gain(gain, options.gain_offset, channel_order(rows));
     rows.gain = effective.data<float>();
     rows.y = rows_of(y);
+    const Tensor factors = make_factors(rstd, options, rows);
     const auto forward_rows = EVENKEEL_FOR_CURRENT_ISA(qk_norm_rope_forward_rows);
     for_each_chunk(x, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
         forward_rows(rows, begin, end);
@@ -150,6 +160,7 @@ void qk_norm_rope_backward(const Tensor& dy,
     rows.gain = effective.data<float>();
     rows.y = rows_of(dx);
     rows.dy = rows_of(dy);
+    const Tensor factors = make_factors(rstd, options, rows);
     const auto backward_rows = EVENKEEL_FOR_CURRENT_ISA(qk_norm_rope_backward_rows);
 
     const std::int64_t width = x.size(2) * x.size(3);

@@ -319,6 +319,19 @@ EVENKEEL_INLINE float statistic(const QkNormRopeRows& rows, std::int64_t token, 
     return rows.rstd[rows.token_statistic ? token : token * rows.heads + n];
 }
 
+// What a row that is not centred is multiplied with.
+EVENKEEL_INLINE float factor_of(const QkNormRopeRows& rows, std::int64_t token, std::int64_t n) {
+    return rows.factor != nullptr ? rows.factor[token * rows.heads + n] : statistic(rows, token, n);
+}
+
+// Whatever has the power 0 becomes 1, also where the statistic is 0 or no number.
+[[gnu::noinline]] void find_factors(const QkNormRopeRows& rows, std::int64_t token) {
+    for (std::int64_t i = token * rows.heads; i < (token + 1) * rows.heads; ++i) {
+        rows.factor[i] =
+            rows.lambda == 1.0f ? rows.rstd[i] : __builtin_powf(rows.rstd[i], rows.lambda);
+    }
+}
+
 // The parameters come by value: no store can change a local copy, so they stay in registers. The statistics
 // of the next token are formed before the rows of this one are written, which hides their latency.
 template <typename T, int kDim, Path kPath>
@@ -329,6 +342,7 @@ void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
     const bool find = rows.norm && !rows.centred && !rows.token_statistic;
     if (find) find_statistics<T, kDim>(rows, begin);
     for (std::int64_t token = begin; token < end; ++token) {
+        if (rows.factor != nullptr) find_factors(rows, token);
         if (find && token + 1 < end) find_statistics<T, kDim>(rows, token + 1);
         const std::int64_t b = token / rows.tokens, t = token % rows.tokens;
         rotation.find(rows, b, t);
@@ -348,8 +362,10 @@ void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
                 scale_centred<InOrder, T, kDim>(x, rstd, row);
                 for (int i = 0; i < kVectors; ++i) row[i] *= load(gain + i * kLanes);
             } else if (rows.norm) {
-                const float rstd = statistic(rows, token, n);
-                for (int i = 0; i < kVectors; ++i) row[i] = row[i] * rstd * load(gain + i * kLanes);
+                const float factor = factor_of(rows, token, n);
+                for (int i = 0; i < kVectors; ++i) {
+                    row[i] = row[i] * factor * load(gain + i * kLanes);
+                }
             }
             rotation.apply(row);
             InOrder::store(y, row);
@@ -363,6 +379,7 @@ void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, f
     constexpr int kVectors = kDim / kLanes;
     Rotation<T, kDim, kPath, true> rotation;
     for (std::int64_t token = begin; token < end; ++token) {
+        if (rows.factor != nullptr) find_factors(rows, token);
         const std::int64_t b = token / rows.tokens, t = token % rows.tokens;
         rotation.find(rows, b, t);
         const T* x = row_at<T>(rows.x, b, t);
@@ -378,30 +395,35 @@ void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, f
                 const float* gain = rows.gain + n * rows.gain_head;
                 Vec u[kVectors];
                 InOrder::load(x, u);
+                const float outer = factor_of(rows, token, n);
                 float factor = rstd;  // that makes u of what stands there
+                float scale = outer;  // that makes y of it, but for gain and rotation
                 if (rows.centred) {
                     centre<T, kDim>(x, u);
                     scale_centred<InOrder, T, kDim>(x, rstd, u);
-                    factor = 1.0f;
+                    factor = scale = 1.0f;
                 }
                 Vec dot[2] = {};
                 for (int i = 0; i < kVectors; ++i) {
-                    u[i] *= factor;
                     if (dgain != nullptr) {
                         float* sums = dgain + n * kDim + i * kLanes;
-                        store(sums, load(sums) + z[i] * u[i]);
+                        store(sums, load(sums) + z[i] * (u[i] * scale));
                     }
+                    u[i] *= factor;
                     z[i] *= load(gain + i * kLanes);
                     dot[i % 2] += z[i] * u[i];
                 }
                 const float mean = rows.token_statistic
                                        ? rows.mean[token]
-                                       : sum(dot[0] + dot[1]) * rows.inverse_divisor;
+                                       : sum(dot[0] + dot[1]) * rows.inverse_divisor * rows.lambda;
                 if (rows.centred) {
                     const float shift = sum_of<kVectors>(z) / kDim;
                     for (int i = 0; i < kVectors; ++i) z[i] -= shift;
                 }
-                for (int i = 0; i < kVectors; ++i) z[i] = (z[i] - u[i] * mean) * rstd;
+                // With lambda 0 nothing may be taken off: it would change the sign of zeros.
+                if (rows.lambda != 0.0f) [[likely]] {
+                    for (int i = 0; i < kVectors; ++i) z[i] = (z[i] - u[i] * mean) * outer;
+                }
             }
             InOrder::store(dx, z);
         }

@@ -28,10 +28,13 @@ struct QkNormRopeRows {
     bool token_statistic = false;  // rstd and mean are inputs, one a token
     float inverse_divisor = 0.0f;  // of sums of squares: 1 / D, or 1 for unit length
     float eps = 0.0f;
+    float lambda = 1.0f;  // a row is multiplied with rstd^lambda
     HeadRows x;
-    HeadRows y;                   // forward: result; backward: dx
-    HeadRows dy;                  // backward
-    float* rstd = nullptr;        // [B, T, N] or [B, T]
+    HeadRows y;             // forward: result; backward: dx
+    HeadRows dy;            // backward
+    float* rstd = nullptr;  // [B, T, N] or [B, T]
+    // [B, T, N], rstd^lambda, filled in here; null: rstd itself, with lambda 1.
+    float* factor = nullptr;
     const float* mean = nullptr;  // [B, T]; backward with token_statistic
     const float* gain =
         nullptr;  // [N, D] or [D], offset added, channels as in qk_norm_rope_channel_order

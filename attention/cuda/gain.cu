@@ -8,6 +8,11 @@ namespace {
 
 constexpr int kThreads = 256;
 
+__device__ __forceinline__ float gain_of(const GainRule& rule, float parameter) {
+    return rule.exponential ? expf(parameter > rule.largest ? rule.largest : parameter)
+                            : rule.offset + parameter / rule.unit;
+}
+
 __global__ void __launch_bounds__(kThreads) effective_gain_kernel(const float* parameter,
                                                                   GainRule rule,
                                                                   float* gain,
@@ -15,9 +20,14 @@ __global__ void __launch_bounds__(kThreads) effective_gain_kernel(const float* p
                                                                   std::int64_t neighbours) {
     const std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x;
     if (i >= count) return;
-    const float value = parameter[i / neighbours];
-    gain[i] = rule.exponential ? expf(value > rule.largest ? rule.largest : value)
-                               : rule.offset + value / rule.unit;
+    float value = gain_of(rule, parameter[i / neighbours]);
+    const float lambda = rule.lambda != nullptr ? *rule.lambda : 1.0f;
+    // (A gain that is no number stays none, but for the power 0.)
+    if (lambda < 1.0f) {
+        value =
+            lambda == 0.0f ? 1.0f : exp2f(lambda * log2f(value < kLeastGain ? kLeastGain : value));
+    }
+    gain[i] = value;
 }
 
 // Where each number of the parameter makes one gain, a thread for each; else a CTA for each.
@@ -49,9 +59,12 @@ __global__ void __launch_bounds__(kThreads) add_gain_gradient_kernel(const float
         sum = shared[0];
     }
     const float value = parameter[i];
-    const float slope = !rule.exponential      ? 1.0f / rule.unit
-                        : value > rule.largest ? 0.0f
-                                               : expf(value);
+    float slope = !rule.exponential ? 1.0f / rule.unit : value > rule.largest ? 0.0f : expf(value);
+    const float lambda = rule.lambda != nullptr ? *rule.lambda : 1.0f;
+    if (lambda < 1.0f) {
+        const float gain = gain_of(rule, value);
+        slope *= gain < kLeastGain ? 0.0f : lambda * exp2f((lambda - 1.0f) * log2f(gain));
+    }
     dparameter[i] = static_cast<float>(dparameter[i] + sum * slope);
 }
 

@@ -32,8 +32,8 @@ inline constexpr int kChunk = 8;  // channels in 16 bytes
 inline constexpr int kHeld = 2 * kChunk;
 
 enum class Layout { kHalfSplit, kInterleaved, kAny };
-// What a kernel can do beside RMS and unit length: LayerNorm and one statistic a token take registers that
-// would cost the usual kernels some of their warps.
+// What a kernel can do beside RMS and unit length: LayerNorm, one statistic a token and powers of the
+// statistic take registers that would cost the usual kernels some of their warps.
 enum class Norms { kUsual, kAll };
 
 // Division of a number below 2^31 by a constant: a multiplication and a shift. With
@@ -82,7 +82,8 @@ struct Common {
     // makes up for it. inverse_divisor does too.
     float restore = 1.0f;
     float eps = 0.0f, gain_offset = 0.0f;
-    const float* cos = nullptr;  // [count, R/2]
+    const float* lambda = nullptr;  // [1]: rows are multiplied with rstd^lambda; null: with rstd
+    const float* cos = nullptr;     // [count, R/2]
     const float* sin = nullptr;
     const std::int32_t* positions = nullptr;  // null: token t stands in row t of the table
     std::int64_t positions_batch = 0, positions_token = 0;
@@ -373,6 +374,12 @@ __device__ __forceinline__ void rotate_any(const Common& common,
         const float sin = __ldg(common.sin + offset + pair) * kDirection;
         v[i] = v[i] * cos + partner(other) * (is_first ? -sin : sin);
     }
+}
+
+// rstd^lambda: 1 with lambda 0, also where rstd is 0 or no number; rstd to the bit with lambda 1.
+__device__ __forceinline__ float power(float rstd, float lambda) {
+    const float between = exp2f(lambda * log2f(rstd));
+    return lambda == 0.0f ? 1.0f : lambda == 1.0f ? rstd : between;
 }
 
 template <typename T>

@@ -14,7 +14,7 @@
 //
 // Loads in flight, on paper: 128 registers let 4 CTAs, 16 warps, share an SM; each warp opens 2 rows
 // of dy and of x a group, 4 KB, so up to 64 KB an SM, against 36 B/ns x 2/3 x 800 ns = 19 KB that an
-// H200 needs. (Norms::kAll with halves: 141 registers, 3 CTAs.)
+// H200 needs. (Norms::kAll but for any layout: up to 168 registers, 3 CTAs.)
 #include "attention/cuda/qk_norm_rope.cuh"
 #include "attention/cuda/qk_norm_rope.h"
 #include "attention/cuda/qk_norm_rope_launch.cuh"
@@ -43,7 +43,7 @@ constexpr int kChunkTokens = 64;
 
 template <typename T, int kDim, Layout kLayout, Norms kNorms>
 __global__ void __launch_bounds__(kThreads,
-                                  kLayout == Layout::kHalfSplit && kNorms == Norms::kAll ? 3 : 4)
+                                  kLayout != Layout::kAny && kNorms == Norms::kAll ? 3 : 4)
     qk_norm_rope_backward_kernel(const BackwardParameters p) {
     using S = Shape<kDim>;
     const Common& common = p.common;
@@ -101,19 +101,26 @@ __global__ void __launch_bounds__(kThreads,
                 float u[kHeld];
                 unpack<T>(packed_x[i], u);
                 float factor = factors[i];
+                // What makes y of x but for gain and rotation, and the share of the radial part.
+                float scale = factor, lambda = 1.0f;
                 if constexpr (kNorms == Norms::kAll) {
                     if (common.centred) centre<kDim>(u, exists);
-                    factor *= common.restore;
+                    scale = factor *= common.restore;
+                    if (common.lambda != nullptr) {
+                        lambda = __ldg(common.lambda);
+                        scale = factors[i] = power(factor, lambda);
+                    }
                 }
                 float even = 0.0f, odd = 0.0f;
 #pragma unroll
                 for (int c = 0; c < kHeld; ++c) {
+                    sums[c] += z[c] * (u[c] * scale);
                     u[c] *= factor;
-                    sums[c] += z[c] * u[c];
                     z[c] *= gain[c];
                     (c % 2 == 0 ? even : odd) += z[c] * u[c];
                 }
-                float mean = sum_over_group<S::kLanes>(even + odd) * common.inverse_divisor;
+                float mean =
+                    sum_over_group<S::kLanes>(even + odd) * common.inverse_divisor * lambda;
                 if (kNorms == Norms::kAll && common.token_statistic && exists) {
                     mean = (second ? p.part[1] : p.part[0])
                                .mean[static_cast<std::int64_t>(place.b) * common.tokens + t +
@@ -127,8 +134,11 @@ __global__ void __launch_bounds__(kThreads,
 #pragma unroll
                     for (int c = 0; c < kHeld; ++c) z[c] -= shift;
                 }
+                // With lambda 0 nothing may be taken off: it would change the sign of zeros.
+                if (kNorms == Norms::kUsual || lambda != 0.0f) {
 #pragma unroll
-                for (int c = 0; c < kHeld; ++c) z[c] = (z[c] - u[c] * mean) * factors[i];
+                    for (int c = 0; c < kHeld; ++c) z[c] = (z[c] - u[c] * mean) * factors[i];
+                }
             }
             if (exists) store(dx, apart, z);
             dy += kWarps * part.dy.token;

@@ -13,7 +13,7 @@
 //   Floor: A100 (2.04 TB/s) 170 us, H200 (4.8 TB/s) 72 us.
 //
 // Loads in flight, on paper: 80 registers let 6 CTAs, 24 warps, share an SM; each warp opens 2 rows
-// a group, 2 KB, so up to 48 KB an SM. (Norms::kAll with halves: 88 registers, 5 CTAs.) An H200's SM
+// a group, 2 KB, so up to 48 KB an SM. (Norms::kAll with halves: 90 registers, 5 CTAs.) An H200's SM
 // draws 4.8 TB/s / 132 = 36 B/ns, half of it reads: at 800 ns from request to data 15 KB must be open,
 // so a warp may spend two thirds of its time on other things.
 #include "attention/cuda/qk_norm_rope.cuh"
@@ -123,6 +123,7 @@ __global__ void __launch_bounds__(kThreads,
             }
             if constexpr (kNorms == Norms::kAll) {
                 factor *= common.restore;
+                if (common.lambda != nullptr) factor = power(factor, __ldg(common.lambda));
             } else {
                 unpack<T>(packed[i], v);  // anew, so that fewer registers live through the sum
             }

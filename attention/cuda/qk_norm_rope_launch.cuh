@@ -34,6 +34,7 @@ inline void fill_common(const char* op,
     }
     common.eps = static_cast<float>(options.eps);
     common.gain_offset = static_cast<float>(options.gain_offset);
+    if (options.lambda.defined()) common.lambda = options.lambda.data<float>();
     if (rope.rotary_dim == 0) return;
     common.cos = rope.cos.data<float>();
     common.sin = rope.sin.data<float>();
@@ -86,7 +87,7 @@ void dispatch(const char* op, const Tensor& x, const RopeTable& rope, const Comm
         const auto for_layout = [&]<Layout kLayout>() {
             // The kernels of any layout have registers to spare.
             if constexpr (kLayout != Layout::kAny) {
-                if (!common.centred && !common.token_statistic) {
+                if (!common.centred && !common.token_statistic && common.lambda == nullptr) {
                     return for_norms.template operator()<kLayout, Norms::kUsual>();
                 }
             }

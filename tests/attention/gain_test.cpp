@@ -156,6 +156,85 @@ TEST_P(GainTest, NotANumberShows) {
     }
 }
 
+// max(gain, 2^-20)^lambda; at 1 the gain as it is.
+TEST_P(GainTest, PowersOfGainsAreTakenOfPositiveOnes) {
+    const QkNormConfig config = config_of(Gain::kPerHeadScalar, Form::kLinear, 1.0, 1.0);
+    const Tensor parameter = floats({3.0f, -3.0f, -1.0f + 0x1p-22f}, {kHeads});
+    const auto heads = [&](double lambda) {
+        const Tensor there = on(device(), floats({static_cast<float>(lambda)}, {1}));
+        const Tensor gain =
+            on_cpu(effective_gain(on(device(), parameter), config, kHeads, kDim, there));
+        const float* values = gain.data<float>();
+        return std::vector<double>{values[0], values[kDim], values[3 * kDim - 1]};
+    };
+    EXPECT_EQ(heads(0.0), (std::vector<double>{1.0, 1.0, 1.0}));
+    EXPECT_EQ(heads(1.0), (std::vector<double>{4.0, -2.0, 0x1p-22}));
+    const std::vector<double> halfway = heads(0.5);
+    EXPECT_NEAR(halfway[0], 2.0, 1e-6);
+    EXPECT_NEAR(halfway[1], 0x1p-10, 1e-9);
+    EXPECT_NEAR(halfway[2], 0x1p-10, 1e-9);
+}
+
+TEST_P(GainTest, GradientsOfPowersMatchFiniteDifferences) {
+    for (const Gain gain : kGains) {
+        for (const QkNormConfig& config :
+             {config_of(gain, Form::kLinear, 0.25, 1.0), config_of(gain, Form::kExponential)}) {
+            for (const double power : {0.0, 0.3, 1.0}) {
+                SCOPED_TRACE(concat("gain ", static_cast<int>(gain), ", form ",
+                                    static_cast<int>(config.gain_form), ", lambda ", power));
+                const Tensor lambda = floats({static_cast<float>(power)}, {1});
+                const Tensor parameter = gaussian(shape_of(gain), kFp32, 1);
+                const auto effective_here = [&] {
+                    return to_doubles(effective_gain(on(device(), parameter), config, kHeads, kDim,
+                                                     on(device(), lambda)));
+                };
+                const Tensor like = effective_gain(parameter, config, kHeads, kDim, lambda);
+                const Tensor dgain = gaussian(like.shape(), kFp32, 2);
+                const Tensor dparameter =
+                    on(device(), Tensor::full(parameter.shape(), 2.0f, kFp32));
+                add_gain_gradient(on(device(), dgain), on(device(), parameter), config, dparameter,
+                                  on(device(), lambda));
+                const Tensor got = on_cpu(dparameter);
+                const std::vector<double> d = to_doubles(dgain);
+                const auto loss = [&] {
+                    const std::vector<double> g = effective_here();
+                    double sum = 0.0;
+                    for (std::size_t i = 0; i < g.size(); ++i) sum += g[i] * d[i];
+                    return sum;
+                };
+                for (std::int64_t i = 0; i < parameter.numel(); i += 1 + parameter.numel() / 8) {
+                    float& value = parameter.data<float>()[i];
+                    const float kept = value, step = 1.0f / 256;
+                    const bool near_zero = config.gain_form == Form::kLinear &&
+                                           std::abs(1.0f + kept / 0.25f) < 0.2f && power < 1.0;
+                    if (near_zero) continue;  // where the curve is no line
+                    value = kept + step;
+                    const double above = loss();
+                    value = kept - step;
+                    const double below = loss();
+                    value = kept;
+                    const double want = 2.0 + (above - below) / (2.0 * step);
+                    EXPECT_NEAR(got.data<float>()[i], want, 5e-4 * (10.0 + std::abs(want))) << i;
+                }
+            }
+        }
+    }
+}
+
+// Held gains and gains to the power 0 learn nothing.
+TEST_P(GainTest, HeldGainsGetNoGradient) {
+    const QkNormConfig config = config_of(Gain::kPerHeadScalar, Form::kLinear);
+    const Tensor parameter = on(device(), floats({-3.0f, 0x1p-21f, 4.0f}, {kHeads}));
+    const Tensor dgain = on(device(), Tensor::full({kHeads, kDim}, 1.0f, kFp32));
+    for (const float power : {0.0f, 0.5f, 1.0f}) {
+        const Tensor dparameter = on(device(), Tensor::zeros({kHeads}, kFp32));
+        add_gain_gradient(dgain, parameter, config, dparameter, on(device(), floats({power}, {1})));
+        const double last = power == 0.5f ? 0.25 * kDim : power * kDim;
+        const double others = power == 1.0f ? kDim : 0.0;
+        EXPECT_TRUE(near(on_cpu(dparameter), {others, others, last}, 1e-6, 0.0)) << power;
+    }
+}
+
 TEST(GainRuleTest, TheFirstParameterMakesTheFirstGain) {
     for (const Gain gain : kGains) {
         for (QkNormConfig config :

@@ -63,6 +63,7 @@ NormRopeCase JointCase::reference(int i) const {
     c.rope = rope;
     c.norm = options.norm;
     c.eps = options.eps;
+    if (options.lambda.defined()) c.lambda = *options.lambda.data<float>();
     c.positions = {positions.begin(), positions.end()};
     if (positions.empty() && first != 0) {
         for (std::int64_t token = 0; token < batch * tokens; ++token) {
@@ -106,9 +107,11 @@ JointResult run_joint(Device device, const JointCase& c, const Tensor& x, const 
         forward[i] = {c.part(x_there, i), gain, c.part(y, i), rstd};
         backward[i] = {c.part(dy_there, i), c.part(x_there, i), gain, rstd, c.part(dx, i), dgain};
     }
+    QkNormRopeOptions options = c.options;
+    if (options.lambda.defined()) options.lambda = on(device, options.lambda);
     const auto parts = static_cast<std::size_t>(c.parts());
-    qk_norm_rope_forward(std::span(forward).first(parts), table, positions, c.options);
-    qk_norm_rope_backward(std::span(backward).first(parts), table, positions, c.options);
+    qk_norm_rope_forward(std::span(forward).first(parts), table, positions, options);
+    qk_norm_rope_backward(std::span(backward).first(parts), table, positions, options);
     JointResult result{on_cpu(y), on_cpu(dx), {}, {}};
     for (int i = 0; i < c.parts(); ++i) {
         if (c.options.norm != QkNormKind::kNone) result.rstd[i] = on_cpu(forward[i].rstd);

@@ -31,7 +31,7 @@ struct JointCase {
     std::vector<std::int32_t> positions;  // [B * T]; empty: first + t
     Tensor gain[2];                       // on the CPU, offset not added; may be undefined
     std::int64_t gap[2] = {0, 0};         // tokens before each sequence, elements after each token
-    QkNormRopeOptions options;
+    QkNormRopeOptions options;            // lambda on the CPU
 
     std::int64_t width() const { return (heads[0] + heads[1] + 1) * dim; }
     int parts() const { return heads[1] == 0 ? 1 : 2; }

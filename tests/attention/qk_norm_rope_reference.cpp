@@ -30,10 +30,10 @@ void rotate(const NormRopeCase& c,
     }
 }
 
-// u = (x - mean) rstd; what sums over a row are divided by.
+// u = (x - mean) rstd; what x - mean is multiplied with, rstd^lambda; what sums over a row are divided by.
 template <typename Real>
 struct Statistic {
-    Real mean = 0, rstd = 0, divisor = 1;
+    Real mean = 0, rstd = 0, factor = 0, divisor = 1;
 };
 template <typename Real>
 Statistic<Real> statistic_of(const NormRopeCase& c, const Real* x) {
@@ -47,6 +47,7 @@ Statistic<Real> statistic_of(const NormRopeCase& c, const Real* x) {
     for (std::int64_t i = 0; i < c.dim; ++i) sum += (x[i] - s.mean) * (x[i] - s.mean);
     const Real root = std::sqrt(sum / s.divisor + static_cast<Real>(c.eps));
     s.rstd = root == 0 ? Real(0) : Real(1) / root;
+    s.factor = std::pow(s.rstd, static_cast<Real>(c.lambda));
     return s;
 }
 
@@ -71,7 +72,7 @@ std::vector<Real> norm_rope(const NormRopeCase& c, const std::vector<Real>& x) {
             const Statistic<Real> s = statistic_of(c, v);
             for (std::int64_t i = 0; i < c.dim; ++i) {
                 const double g = c.gain.empty() ? 1.0 : c.gain[head * c.dim + i];
-                v[i] = (v[i] - s.mean) * s.rstd * static_cast<Real>(g);
+                v[i] = (v[i] - s.mean) * s.factor * static_cast<Real>(g);
             }
         }
         rotate(c, frequencies, position, 1, v);
@@ -95,15 +96,15 @@ NormRopeGradients norm_rope_gradients(const NormRopeCase& c,
         for (std::int64_t i = 0; i < c.dim; ++i) {
             const double g = c.gain.empty() ? 1.0 : c.gain[head * c.dim + i];
             const Real u = (v[i] - s.mean) * s.rstd;
-            dgain[head * c.dim + i] += z[i] * u;
+            dgain[head * c.dim + i] += z[i] * (v[i] - s.mean) * s.factor;
             z[i] *= static_cast<Real>(g);
             mean += z[i];
             radial += z[i] * u;
         }
         mean = c.norm == QkNormKind::kLayerNorm ? mean / s.divisor : Real(0);
-        radial /= s.divisor;
+        radial *= static_cast<Real>(c.lambda) / s.divisor;
         for (std::int64_t i = 0; i < c.dim; ++i) {
-            z[i] = s.rstd * (z[i] - mean - (v[i] - s.mean) * s.rstd * radial);
+            z[i] = s.factor * (z[i] - mean - (v[i] - s.mean) * s.rstd * radial);
         }
     });
     return {{dx.begin(), dx.end()}, {dgain.begin(), dgain.end()}};

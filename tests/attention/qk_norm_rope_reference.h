@@ -17,6 +17,7 @@ struct NormRopeCase {
     std::vector<double> gain;             // [N, D], offset added; empty: ones
     QkNormKind norm = QkNormKind::kRms;
     double eps = 1e-6;
+    double lambda = 1.0;  // the power of 1 / root
 };
 
 template <typename Real>

@@ -37,6 +37,18 @@ TEST(AlarmRulesTest, WatchLogitsOfPlainAttentionAndTheBoundOfANorm) {
               "gradient_norm:grad_norm_deviations:6 ");
 }
 
+// Nothing bounds them before the end.
+TEST(AlarmRulesTest, WatchLogitsWhereANormComesIn) {
+    ModelConfig model;
+    model.attention.qk_norm.anneal_steps = 100;
+    EXPECT_EQ(rules_of(model),
+              "max_logit:max_logit:100 max_logit_critical:max_logit:1e+04 "
+              "logit_growth:max_logit:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
+              "gain_drift:q_gain_max:4 gain_drift:k_gain_max:4 "
+              "small_rows:q_rms_min:0.00316 small_rows:k_rms_min:0.00316 "
+              "gradient_norm:grad_norm_deviations:6 ");
+}
+
 TEST(AlarmRulesTest, CompareRowsWithTheEpsOfTheirNorm) {
     ModelConfig model;
     model.attention.qk_norm.kind = QkNormKind::kL2;

@@ -67,6 +67,11 @@ const Case kCases[] = {
          apply_method("ngpt", c);
          c.type = ComputeType::kFp32;
      }},
+    {"HeldGains",
+     [](ModelConfig& c, StepShape&) {
+         c.attention.qk_norm.gain_pull = 0.1;
+         c.attention.qk_norm.anneal_steps = 10;
+     }},
     {"OneLayer", [](ModelConfig& c, StepShape&) { c.num_layers = 1; }},
 };
 

@@ -12,6 +12,16 @@ set(norm_64 ${norm_cut}
     attention/cuda/qk_norm_rope_launch.cuh [[dispatch_value<64, 96, 128, 256>]] [[dispatch_value<64>]])
 set(norm_128 ${norm_cut}
     attention/cuda/qk_norm_rope_launch.cuh [[dispatch_value<64, 96, 128, 256>]] [[dispatch_value<128>]])
+set(norm_all_64
+    attention/cuda/qk_norm_rope_launch.cuh
+    [[f.template operator()<__half, kDim, kLayout, kNorms>()]] [[(void)0]]
+    attention/cuda/qk_norm_rope_launch.cuh
+    [[return for_norms.template operator()<kLayout, Norms::kUsual>()]] [[return]]
+    attention/cuda/qk_norm_rope_launch.cuh
+    [[return for_layout.template operator()<Layout::kInterleaved>()]] [[return]]
+    attention/cuda/qk_norm_rope_launch.cuh
+    [[return for_layout.template operator()<Layout::kAny>()]] [[return]]
+    attention/cuda/qk_norm_rope_launch.cuh [[dispatch_value<64, 96, 128, 256>]] [[dispatch_value<64>]])
 set(norm_forward SOURCE attention/cuda/qk_norm_rope_forward.cu TEST attention_test)
 set(norm_backward SOURCE attention/cuda/qk_norm_rope_backward.cu TEST attention_test)
 set(partial_rotation *QkNormRopeDeviceVariants*cuda_bf16_d128_r96_half_split)
@@ -73,3 +83,10 @@ evenkeel_mutation(norm_leaves_a_workspace_unwritten ${norm_backward} CUT ${norm_
     REPLACE [[if (!place.used || place.group == 1) return;]]
     FILTER ${whole_rotation}
     EXPECT [[gpu emulator\] unwritten]])
+
+evenkeel_mutation(norm_takes_off_the_whole_radial_part ${norm_backward} CUT ${norm_all_64}
+    FILE attention/cuda/qk_norm_rope_backward.cu
+    FIND [[* common.inverse_divisor * lambda;]]
+    REPLACE [[* common.inverse_divisor;]]
+    FILTER QkNormAnneal.HalfwayIsTheRootOfTheFactor/cuda_bf16
+    EXPECT [[FAILED.*Halfway]])

@@ -71,8 +71,8 @@ inline void randomize_gains(TrainableModel& model) {
             init_normal(*parameter, 0.3, 3);
             continue;
         }
-        if (parameter->name.find("norm") == std::string::npos &&
-            parameter->name.find("gain") == std::string::npos) {
+        if (!parameter->trained || (parameter->name.find("norm") == std::string::npos &&
+                                    parameter->name.find("gain") == std::string::npos)) {
             continue;
         }
         init_normal(*parameter, 0.3, 3);
