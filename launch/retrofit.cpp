@@ -26,6 +26,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOp = "retrofit";
+constexpr double kRefinedBound =
+    2.0;  // of a refined head, at most, over that of the layer's mean rms
 constexpr const char* kNormPrefix = "model.attention.qk_norm.";
 
 template <typename... Parts>
@@ -218,8 +220,24 @@ void put_measurements(const HeadMeasurements& before,
     }
 }
 
+// What the mean rms of a layer's heads bounds their logits by, the largest of all ranks' heads.
+double bound_of_mean_rms(const ProcessGrid& grid,
+                         const HeadCalibration& layer,
+                         const AttentionConfig& attention) {
+    double most = 0.0;
+    const std::int64_t group = layer.heads() / layer.kv_heads();
+    for (std::int64_t head = 0; head < layer.heads(); ++head) {
+        most = std::max(most, layer.q_rms(head).mean() * layer.k_rms(head / group).mean());
+    }
+    most = grid.tensor().host().all_reduce_scalar(most, ReduceOp::kMax);
+    const double magnitude = rope_magnitude(attention.rope);
+    return attention.logit_scale() * static_cast<double>(attention.head_dim) * magnitude *
+           magnitude * most;
+}
+
 // A fit a layer; where the layer gets no norm its statistics alone.
-std::vector<GainFit> fit_layers(const ModelCalibration& calibration,
+std::vector<GainFit> fit_layers(const ProcessGrid& grid,
+                                const ModelCalibration& calibration,
                                 const ModelConfig& retrofitted,
                                 GainFitOptions options) {
     std::vector<GainFit> fits;
@@ -229,6 +247,13 @@ std::vector<GainFit> fit_layers(const ModelCalibration& calibration,
         GainFitOptions of_layer = options;
         if (!normed) of_layer.estimator = GainEstimator::kMeanRms;
         if (!normed) of_layer.refine = false;
+        // Pairs of channels that hardly matter to attention as it is may be given any gain by a fit. Where nobody
+        // has asked for one, it keeps the bound within reach of what it was.
+        if (of_layer.estimator == GainEstimator::kMeanRms && of_layer.refine &&
+            of_layer.bound == 0.0) {
+            of_layer.bound = kRefinedBound * bound_of_mean_rms(grid, calibration.layers[layer],
+                                                               calibration.layers[layer].config());
+        }
         fits.push_back(fit_gains(calibration.layers[layer], of_layer));
         log_progress(concat("gains of layer ", layer + 1, " of ", calibration.layers.size()),
                      layer + 1 == calibration.layers.size());
@@ -379,7 +404,7 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     log_info(concat("calibrating on ", data.calibration_sequences, " sequences of ", data.seq_len,
                     " tokens"));
     const std::vector<GainFit> fits =
-        fit_layers(calibrate(grid, before, data.calibration), retrofitted, plan.fit);
+        fit_layers(grid, calibrate(grid, before, data.calibration), retrofitted, plan.fit);
     const std::vector<LayerGains> gains = gains_of(fits, retrofitted);
     findings.layers = gather_findings(grid, retrofitted, fits);
     gather_reasons(grid, fits, findings.layers);
