@@ -45,6 +45,11 @@ void write_config(const ModelConfig& config, ConfigJson& json) {
     json.set("architectures", std::vector<std::string>{kEvenkeel.architecture});
     json.set("model_type", kEvenkeel.name);
     json.set("auto_map", code);
+    // What the origin said of these, the settings say.
+    for (const char* key : {"rope_theta", "rope_scaling", "rope_parameters", "rope_local_base_freq",
+                            "partial_rotary_factor", "sliding_window", "layer_types"}) {
+        json.erase(key);
+    }
     // Sizes by their usual names too, for programs that look no further.
     json.set("vocab_size", config.vocab_size);
     json.set("hidden_size", config.width);

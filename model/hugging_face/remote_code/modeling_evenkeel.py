@@ -218,7 +218,7 @@ class FeedForward(nn.Module):
     def forward(self, x):
         up = self.up_proj(x)
         if self.activation == "gelu":
-            return self.down_proj(F.gelu(up, approximate="tanh"))
+            return self.down_proj(F.gelu(up))
         gate = self.gate_proj(x)
         gate = F.silu(gate) if self.activation == "swiglu" else F.gelu(gate, approximate="tanh")
         return self.down_proj(gate * up)

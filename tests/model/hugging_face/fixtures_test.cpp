@@ -72,7 +72,10 @@ INSTANTIATE_TEST_SUITE_P(HuggingFace,
                                            "gemma3_text",
                                            "stablelm",
                                            "stablelm_parallel",
-                                           "cohere"),
+                                           "cohere",
+                                           "evenkeel",
+                                           "evenkeel_parallel",
+                                           "evenkeel_post_norm"),
                          [](const auto& test) { return std::string(test.param); });
 
 TEST(HuggingFaceFixtures, GptOssIsRefusedForItsExperts) {
