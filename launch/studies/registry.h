@@ -13,7 +13,8 @@
     STUDY(dilution)             \
     STUDY(transplant)           \
     STUDY(temperature)          \
-    STUDY(lr_sweep)
+    STUDY(lr_sweep)             \
+    STUDY(retrofit)
 
 namespace evenkeel::study {
 

@@ -19,35 +19,7 @@
 namespace evenkeel::study {
 namespace {
 
-constexpr double kFinalLr = 1e-5, kWeightDecay = 1e-4, kClipNorm = 1.0;
-
-// A process by itself.
-struct OneRank {
-    std::unique_ptr<Communicator> world = make_single_communicator();
-    ProcessGrid grid{*world, ParallelConfig{.tensor_parallel = 1, .data_parallel = 1}};
-};
-
-ByteDataset open_text(const RigConfig& rig) {
-    DataConfig data;
-    data.path = rig.text;
-    return ByteDataset(data, rig.seq_len);
-}
-
-ScheduleConfig schedule_of(const RigConfig& rig, double peak_lr) {
-    ScheduleConfig schedule;
-    schedule.peak_lr = peak_lr;
-    schedule.final_lr_ratio = std::min(kFinalLr / peak_lr, 1.0);
-    schedule.warmup_steps = std::llround(rig.warmup * static_cast<double>(rig.steps));
-    return schedule;
-}
-
-// Decay that does not grow with the learning rate: adamw_step multiplies it by the rate of the step, which the
-// schedule makes of the peak.
-AdamWConfig optimizer_of(double peak_lr) {
-    AdamWConfig optimizer;
-    optimizer.weight_decay = kWeightDecay / peak_lr;
-    return optimizer;
-}
+constexpr double kFinalLr = 1e-5, kWeightDecay = 1e-4;
 
 Batch batch_of(const RigConfig& rig,
                const ByteDataset& data,
@@ -99,7 +71,7 @@ double take_step(LanguageModel& model,
                  std::int64_t number,
                  const Tensor& numbers) {
     compute_gradients(model, {&batch, 1}, numbers);
-    adamw_step(model.buckets(), optimizer, lr, kClipNorm, numbers, number);
+    adamw_step(model.buckets(), optimizer, lr, kRigClipNorm, numbers, number);
     model.finish_update();
     return numbers.data<double>()[kLossIndex];
 }
@@ -111,6 +83,10 @@ void RigConfig::visit_fields(ConfigVisitor& v) {
     v.field("steps", steps, "of training, for which the schedule is made");
     v.field("stop", stop, "end after so many of these steps; 0: at their end");
     v.field("warmup", warmup, "share of the steps in which the learning rate rises");
+    visit_sizes(v);
+}
+
+void RigConfig::visit_sizes(ConfigVisitor& v) {
     v.field("batch", batch, "sequences a step");
     v.field("seq_len", seq_len, "tokens of a sequence");
     v.field("width", width, "channels of the residual stream");
@@ -155,15 +131,38 @@ ModelConfig RigConfig::model(const std::string& method) const {
     return config;
 }
 
+ByteDataset RigConfig::open_text() const {
+    DataConfig data;
+    data.path = text;
+    return ByteDataset(data, seq_len);
+}
+
+// Decay that does not grow with the learning rate: adamw_step multiplies it by the rate of the step, which the
+// schedule makes of the peak.
+AdamWConfig RigConfig::optimizer(double peak_lr) {
+    AdamWConfig optimizer;
+    optimizer.weight_decay = kWeightDecay / peak_lr;
+    return optimizer;
+}
+
+ScheduleConfig RigConfig::schedule(double peak_lr, std::int64_t warmup_steps) {
+    ScheduleConfig schedule;
+    schedule.peak_lr = peak_lr;
+    schedule.final_lr_ratio = std::min(kFinalLr / peak_lr, 1.0);
+    schedule.warmup_steps = warmup_steps;
+    return schedule;
+}
+
 PointResult train_rig(const RigConfig& rig,
                       const ModelConfig& config,
                       double peak_lr,
                       const LogitProbe& probe) {
     const OneRank one;
-    const ByteDataset data = open_text(rig);
+    const ByteDataset data = rig.open_text();
     const Sampler sampler(data.train_sequences(), static_cast<std::uint64_t>(rig.seed));
-    const ScheduleConfig schedule = schedule_of(rig, peak_lr);
-    const AdamWConfig optimizer = optimizer_of(peak_lr);
+    const ScheduleConfig schedule =
+        RigConfig::schedule(peak_lr, std::llround(rig.warmup * static_cast<double>(rig.steps)));
+    const AdamWConfig optimizer = RigConfig::optimizer(peak_lr);
     LanguageModel model(one.grid, config, static_cast<std::uint64_t>(rig.seed));
     std::unique_ptr<LanguageModel> probed;  // takes the weights over for the steps of the probe
     if (probe.begin < probe.end) {
@@ -228,7 +227,7 @@ PointResult measure_overhead(const RigConfig& rig,
                              const std::string& base,
                              std::int64_t pairs) {
     const OneRank one;
-    const ByteDataset data = open_text(rig);
+    const ByteDataset data = rig.open_text();
     const Sampler sampler(data.train_sequences(), static_cast<std::uint64_t>(rig.seed));
     const Batch batch = batch_of(rig, data, sampler, 0);
     const Tensor numbers = Tensor::zeros({2}, DType::kFloat64);

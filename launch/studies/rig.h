@@ -2,11 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
+#include "framework/adamw.h"
 #include "framework/config.h"
+#include "framework/dataset.h"
+#include "framework/schedule.h"
 #include "launch/studies/points.h"
 #include "model/model_config.h"
+#include "parallel/process_grid.h"
 
 namespace evenkeel::study {
 
@@ -23,10 +28,22 @@ struct RigConfig {
     std::int64_t seed = 1;
     std::int64_t jobs = 0;
     void visit_fields(ConfigVisitor& v);
-    void validate() const;  // throws kConfig
+    void visit_sizes(ConfigVisitor& v);  // those after warmup
+    void validate() const;               // throws kConfig
 
     // Of these sizes, with a method's settings.
     ModelConfig model(const std::string& method) const;
+    ByteDataset open_text() const;
+    static AdamWConfig optimizer(double peak_lr);
+    static ScheduleConfig schedule(double peak_lr, std::int64_t warmup_steps);
+};
+
+constexpr double kRigClipNorm = 1.0;
+
+// A process by itself.
+struct OneRank {
+    std::unique_ptr<Communicator> world = make_single_communicator();
+    ProcessGrid grid{*world, ParallelConfig{.tensor_parallel = 1, .data_parallel = 1}};
 };
 
 // Logits times `factor` in steps begin .. end - 1, counting from 0.
