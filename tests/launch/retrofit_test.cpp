@@ -159,6 +159,13 @@ TEST_F(RetrofitCommandTest, KeepsWeightsAndMomentsAndSaysWhatChanges) {
     EXPECT_NE(again.output.find("is there already"), std::string::npos) << again.output;
 }
 
+TEST_F(RetrofitCommandTest, AnnealedItStartsAsTheModelThatItWas) {
+    ASSERT_EQ(retrofit("a", "--anneal 3 --json").status, 0);
+    const Json json = findings("a");
+    EXPECT_EQ(json["loss_at_start"].get<double>(), json["loss_before"].get<double>());
+    EXPECT_NE(json["loss_after"].get<double>(), json["loss_before"].get<double>());
+}
+
 TEST_F(RetrofitCommandTest, TrainingGoesOnFromBothAndResumes) {
     ASSERT_EQ(retrofit("a",
                        "--anneal 3 --bound 40 --set trainer.steps=6 --set schedule.peak_lr=1e-3 "
