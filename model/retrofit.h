@@ -70,8 +70,8 @@ void retrofit_weights(LanguageModel& from, LanguageModel& to, const std::vector<
 
 // Writes RUN/checkpoints/step_00000000, atomically, tensor by tensor: weights as they are in `weights`, in the types
 // they have there, and what else `model` has (gains, and what its rules keep) from it. `checkpoint`: a directory
-// whose moments are taken along (zeros for what is new), and trainer.json, as that of a run that starts from them,
-// and hugging_face/, as it is; each may be missing. Returns the path. Collective.
+// whose moments are taken along (zeros for what is new), and trainer.json, as that of a run that starts from them;
+// either may be missing. Returns the path. Collective.
 std::string write_retrofitted(const ProcessGrid& grid,
                               LanguageModel& model,
                               const TensorSource& weights,

@@ -84,16 +84,6 @@ void write_run_state(LanguageModel& model,
     write_file_atomically(directory + "/trainer.json", to_json(state));
 }
 
-// What a model from elsewhere came with, for going back there. Main rank only.
-void copy_folder(const std::string& checkpoint, const std::string& directory) {
-    const fs::path folder = fs::path(checkpoint) / "hugging_face";
-    if (checkpoint.empty() || !fs::is_directory(folder)) return;
-    std::error_code error;
-    fs::copy(folder, fs::path(directory) / "hugging_face", fs::copy_options::recursive, error);
-    EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "retrofit", folder.string(),
-                        ": cannot copy: ", error.message());
-}
-
 }  // namespace
 
 std::string write_retrofitted(const ProcessGrid& grid,
@@ -108,7 +98,6 @@ std::string write_retrofitted(const ProcessGrid& grid,
     if (main) {
         write_moments(model, checkpoint, directory);
         write_run_state(model, checkpoint, directory);
-        copy_folder(checkpoint, directory);
         store.commit(0);
     }
     grid.world().barrier();
