@@ -62,6 +62,8 @@ TEST_P(CudaTrainingTest, FollowsTheCpu) {
         SCOPED_TRACE(per_head ? "per-head gains" : "shared gains");
         ModelConfig config = small_gpu_model();
         config.attention.qk_norm.gain = gain;
+        config.attention.qkv_bias = config.attention.output_bias = config.feed_forward_bias =
+            per_head;
         const ProcessGrid cpu_grid(world(), config_);
         LanguageModel gpu(*grid_, config, 1), cpu(cpu_grid, config, 1);
         config.type = ComputeType::kFp32;
