@@ -26,10 +26,21 @@ bool looks_down(AlarmRule::Test test) {
     return test == AlarmRule::Test::kBelow || test == AlarmRule::Test::kBelowFalling;
 }
 
-std::string short_text(double value) {
+std::string short_text(double value, int digits = 4) {
     char text[32];
-    std::snprintf(text, sizeof text, "%.4g", value);
+    std::snprintf(text, sizeof text, "%.*g", digits, value);
     return text;
+}
+
+// Of a value in as many digits as tell it from the limit that it broke.
+int telling_digits(double value, double limit) {
+    constexpr int kAll = 17;
+    int digits = 4;
+    while (digits < kAll && value != limit &&
+           short_text(value, digits) == short_text(limit, digits)) {
+        ++digits;
+    }
+    return digits;
 }
 
 bool fits_a_line(AlarmRule::Test test) {
@@ -50,7 +61,7 @@ std::string to_text(const AlarmEvent& event, const AlarmRule& rule) {
     std::string text = concat("alarm ", event.alarm, ": ", rule.metric);
     if (event.row >= 0) text += concat(" of ", rule.row, " ", event.row);
     if (event.column >= 0) text += concat(" ", rule.column, " ", event.column);
-    text += " is " + short_text(event.value);
+    text += " is " + short_text(event.value, telling_digits(event.value, event.threshold));
     const std::string limit = short_text(event.threshold);
     switch (rule.test) {
         case AlarmRule::Test::kAbove:

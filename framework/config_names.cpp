@@ -46,7 +46,26 @@ bool contains(const std::vector<std::string>& list, const std::string& path) {
     return std::find(list.begin(), list.end(), path) != list.end();
 }
 
+// What may still be a slip.
+int allowed_distance(const std::string& name) {
+    return std::max(2, static_cast<int>(name.size()) / 2);
+}
+
 }  // namespace
+
+std::string nearest_name(const std::string& unknown, const std::vector<std::string>& names) {
+    constexpr std::size_t kLongest = 64;  // worth comparing
+    const std::string name = unknown.substr(0, kLongest);
+    int best = allowed_distance(name);
+    std::string nearest;
+    for (const std::string& known : names) {
+        const int distance = name_distance(name, known);
+        if (distance < best || (distance == best && nearest.empty())) {
+            best = distance, nearest = known;
+        }
+    }
+    return nearest;
+}
 
 int edit_distance(const std::string& a, const std::string& b) {
     const std::size_t rows = a.size() + 1, columns = b.size() + 1;
@@ -79,18 +98,22 @@ std::string ConfigNames::complaint(const std::string& unknown) const {
 std::string ConfigNames::advice(const std::string& unknown) const {
     constexpr std::size_t kLongest = 64;  // of a name worth comparing
     const std::string name = last_name(unknown).substr(0, kLongest);
-    // Twice the distance, so that another section counts for less than any letter.
-    int best = std::numeric_limits<int>::max();
+    // Twice the distance, so that another section counts for less than any letter. Of names that are as near,
+    // and as far from home, the one whose section is spelt most alike.
+    const std::string home = section_of(unknown);
+    int best = std::numeric_limits<int>::max(), best_section = best;
     std::string nearest;
     for (const std::vector<std::string>* list : {&keys, &sections}) {
         for (const std::string& path : *list) {
-            const int elsewhere = section_of(path) == section_of(unknown) ? 0 : 1;
+            const int elsewhere = section_of(path) == home ? 0 : 1;
             const int distance = 2 * name_distance(name, last_name(path)) + elsewhere;
-            if (distance < best) best = distance, nearest = path;
+            if (distance > best) continue;
+            const int of_section = edit_distance(section_of(path), home.substr(0, kLongest));
+            if (distance == best && of_section >= best_section) continue;
+            best = distance, best_section = of_section, nearest = path;
         }
     }
-    const int allowed = std::max(2, static_cast<int>(name.size()) / 2);
-    if (best <= 2 * allowed + 1) return "did you mean " + nearest + "?";
+    if (best <= 2 * allowed_distance(name) + 1) return "did you mean " + nearest + "?";
 
     std::string known;
     const std::string section = is_section(section_of(unknown)) ? section_of(unknown) : "";

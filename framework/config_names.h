@@ -20,6 +20,9 @@ struct ConfigNames {
     std::string advice(const std::string& unknown) const;
 };
 
+// The name nearest to one that is not there; "" where none is near.
+std::string nearest_name(const std::string& unknown, const std::vector<std::string>& names);
+
 // Fewest insertions, deletions, substitutions and swaps of neighbours that turn a into b.
 int edit_distance(const std::string& a, const std::string& b);
 

@@ -12,6 +12,7 @@
 
 #include "framework/checkpoint.h"
 #include "framework/log.h"
+#include "framework/run_lock.h"
 #include "framework/run_state.h"
 #include "framework/spikes.h"
 
@@ -366,12 +367,16 @@ std::string TrainingRun::save_checkpoint() {
 
 TrainResult TrainingRun::run(const std::string& config_json,
                              const std::function<void(std::int64_t)>& after_step) {
-    start_or_resume();
+    std::optional<RunLock> lock;  // of the main rank, which alone writes
     if (model_.is_main_rank()) {
         std::error_code error;
         std::filesystem::create_directories(config_.run_dir, error);
         EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "train", "trainer.run_dir: cannot create ",
                             config_.run_dir, ": ", error.message());
+        lock.emplace(config_.run_dir);
+    }
+    start_or_resume();
+    if (model_.is_main_rank()) {
         write_file_atomically(config_.run_dir + "/config.json", config_json);
         metrics_ = std::make_unique<MetricWriter>(config_.run_dir, state_.step + 1);
     }
@@ -405,6 +410,9 @@ TrainResult TrainingRun::run(const std::string& config_json,
         }
         if (last || due(config_.checkpoint_interval) || action >= AlarmAction::kCheckpoint) {
             result.checkpoint = save_checkpoint();
+            if (action == AlarmAction::kCheckpoint && model_.is_main_rank()) {
+                log_info("checkpoint for the alarm: " + result.checkpoint);
+            }
         }
         if (action == AlarmAction::kEnd) {
             throw AlarmError(concat("[train] step ", state_.step, ": ", last_alarm_,

@@ -126,6 +126,13 @@ TEST(AlarmTest, NamesTheWorstPlaceOfATable) {
     EXPECT_EQ(board.active(), 0);
 }
 
+TEST(AlarmTest, PrintsAsManyDigitsAsTellAValueFromItsLimit) {
+    AlarmBoard board({rule_of(Kind::kAbove, 100.0)}, 100);
+    const auto events = board.check(table(1, {1, 2, 3, 4, 100.0023f, 5}));
+    ASSERT_EQ(events.size(), 1u);
+    EXPECT_NE(events[0].text.find(" is 100.002, above 100,"), std::string::npos) << events[0].text;
+}
+
 TEST(AlarmTest, CanLookAtTheMeanOfARow) {
     AlarmRule rule = rule_of(Kind::kBelow, 2.0);
     rule.of_row_means = true;

@@ -115,6 +115,23 @@ TEST(ConfigTest, UnknownKeyNamesTheNearestOfOtherSections) {
               "[config] a.json: steps: unknown key, did you mean trainer.steps?");
 }
 
+// All of a configuration's alarms have a threshold: the section decides.
+TEST(ConfigTest, UnknownSectionOfAKnownNameNamesTheNearestSection) {
+    ConfigNames names;
+    names.sections = {"alarms", "alarms.max_logit", "alarms.logit_bound"};
+    names.keys = {"alarms.max_logit.threshold", "alarms.logit_bound.threshold"};
+    EXPECT_EQ(names.advice("alarms.logit_bond.threshold"),
+              "did you mean alarms.logit_bound.threshold?");
+    EXPECT_EQ(names.advice("alarms.logit_bond"), "did you mean alarms.logit_bound?");
+}
+
+TEST(ConfigTest, NearestNameIsNoneWhereNothingIsNear) {
+    EXPECT_EQ(nearest_name("sigma_repram", {"plain", "sigma_reparam"}), "sigma_reparam");
+    EXPECT_EQ(nearest_name("rmss", {"plain", "rms_shared", "rms"}), "rms");
+    EXPECT_EQ(nearest_name("wombat", {"plain", "rms"}), "");
+    EXPECT_EQ(nearest_name("", {}), "");
+}
+
 TEST(ConfigTest, UnknownKeyThatIsNearNothingListsTheSection) {
     EXPECT_EQ(parse_message(R"({"schedule": {"wombat": 1}})"),
               "[config] a.json: schedule.wombat: unknown key, want one of peak_lr, color");
