@@ -25,6 +25,11 @@ constexpr const char* kNoClamp =
     "model.attention.softcap bends logits and keeps their gradients "
     "(docs/qk_norm.md#clamped-logits)";
 
+constexpr const char* kNormFirst =
+    "no setting: the norm always comes before the rotation; after it, gains of the two channels "
+    "that turn "
+    "together would make logits depend on where tokens stand (docs/qk_norm.md#norm-then-rotation)";
+
 using Kind = QkNormConfig::Kind;
 using Scope = QkNormConfig::Scope;
 using Gain = QkNormConfig::Gain;
@@ -202,6 +207,9 @@ void QkNormConfig::visit_fields(ConfigVisitor& v) {
     v.field("gain_pull", gain_pull,
             "share of the way back to their first values that gains go at each update");
     v.refused("normalize_v", kNoValueNorm);
+    for (const char* name : {"order", "rope_then_norm", "norm_then_rope"}) {
+        v.refused(name, kNormFirst);
+    }
 }
 
 void AttentionConfig::visit_fields(ConfigVisitor& v) {
@@ -223,6 +231,7 @@ void AttentionConfig::visit_fields(ConfigVisitor& v) {
             "largest logit after which a head's W_q and W_k are scaled down; 0: never");
     for (const char* name : {"normalize_v", "v_norm"}) v.refused(name, kNoValueNorm);
     for (const char* name : {"logit_clamp", "clamp"}) v.refused(name, kNoClamp);
+    for (const char* name : {"rope_then_norm", "norm_then_rope"}) v.refused(name, kNormFirst);
     v.section("qk_norm", qk_norm, "normalisation of queries and keys");
     v.section("rope", rope, "rotary position embedding");
 }

@@ -176,7 +176,7 @@ void run_train(const TrainCommand& command, Communicator& world) {
     config.validate(world.size());
     log_info(compact_text(config));
     if (world.rank() == 0) {
-        for (const std::string& text : config.model.attention.warnings()) log_warning(text);
+        for (const std::string& text : config.model.warnings()) log_warning(text);
         const std::string replaced = replaced_by_method(command.config, command.overrides);
         if (!replaced.empty()) {
             log_warning(concat("model.method=", config.model.method, " replaces what ",

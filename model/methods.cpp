@@ -1,3 +1,4 @@
+#include "framework/config_names.h"
 #include "model/method.h"
 #include "model/methods/registry.h"
 
@@ -14,8 +15,10 @@ std::span<const Method* const> methods() { return kMethods; }
 
 void apply_method(const std::string& name, ModelConfig& config) {
     std::string known;
+    std::vector<std::string> names;
     for (const Method* method : methods()) {
         known += concat(known.empty() ? "" : ", ", method->name);
+        names.emplace_back(method->name);
         if (name != method->name) continue;
         const AttentionConfig defaults;
         AttentionConfig& attention = config.attention;
@@ -31,8 +34,11 @@ void apply_method(const std::string& name, ModelConfig& config) {
         }
         return method->configure(config);
     }
+    const std::string nearest = nearest_name(name, names);
     throw_error(ErrorCode::kConfig, "ModelConfig",
-                concat("model.method: got \"", name, "\", want one of ", known));
+                concat("model.method: got \"", name, "\", ",
+                       nearest.empty() ? "" : concat("did you mean ", nearest, "? "),
+                       "want one of ", known));
 }
 
 }  // namespace evenkeel

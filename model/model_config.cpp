@@ -106,6 +106,18 @@ void NormConfig::visit_fields(ConfigVisitor& v) {
     v.field("gain_offset", gain_offset, "1: gains are stored as gain - 1");
 }
 
+std::vector<std::string> ModelConfig::warnings() const {
+    std::vector<std::string> texts = attention.warnings();
+    if (sigma_reparam && attention.qk_norm.kind != QkNormKind::kNone) {
+        texts.emplace_back(
+            "model.sigma_reparam: got true with model.attention.qk_norm, which takes the scale of "
+            "W_q and W_k "
+            "away again, so that their gammas get no gradient; want one of the two "
+            "(docs/qk_norm.md#sigma-reparametrisation-under-a-norm)");
+    }
+    return texts;
+}
+
 AttentionConfig ModelConfig::layer_attention(std::int64_t layer) const {
     AttentionConfig config = attention;
     if (!layers_of(qk_norm_layers, num_layers)[static_cast<std::size_t>(layer)]) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "attention/tensor_parallel_attention.h"
 #include "framework/config.h"
@@ -66,6 +67,9 @@ struct ModelConfig {
     void visit_fields(ConfigVisitor& v);
     // Throws kConfig naming the key to change.
     void validate(std::int64_t tensor_parallel, Device device = Device::kCpu) const;
+
+    // What is allowed but often a mistake, a sentence each; AttentionConfig's too.
+    std::vector<std::string> warnings() const;
 
     // The attention of layer 0 .. num_layers - 1.
     AttentionConfig layer_attention(std::int64_t layer) const;

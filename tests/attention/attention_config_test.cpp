@@ -203,6 +203,22 @@ TEST_P(AttentionConfigWarnings, AreOneSentenceThatSaysWhereToReadMore) {
         << texts.front();
 }
 
+TEST(AttentionConfigTest, TheOrderOfNormAndRotationIsNoSetting) {
+    for (const char* json :
+         {R"({"qk_norm": {"order": "rope_then_norm"}})", R"({"qk_norm": {"rope_then_norm": true}})",
+          R"({"rope_then_norm": true})"}) {
+        AttentionConfig config;
+        try {
+            parse_config([&](ConfigVisitor& v) { config.visit_fields(v); }, json, "a.json");
+            ADD_FAILURE() << json << ": accepted";
+        } catch (const Error& error) {
+            const std::string text = error.what();
+            EXPECT_NE(text.find("the norm always comes before the rotation"), std::string::npos)
+                << text;
+        }
+    }
+}
+
 TEST(AttentionConfigTest, TriedNamesThatAreMistakesSayWhy) {
     for (const char* json :
          {R"({"qk_norm": {"normalize_v": true}})", R"({"normalize_v": true})",

@@ -134,8 +134,9 @@ TEST(MethodsTest, WrongNameListsTheRightOnes) {
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kConfig);
         const std::string text = error.what();
-        EXPECT_NE(text.find("model.method: got \"henri\", want one of plain, rms, "),
-                  std::string::npos)
+        EXPECT_NE(
+            text.find("model.method: got \"henri\", did you mean henry? want one of plain, rms, "),
+            std::string::npos)
             << text;
         for (const Method* method : methods()) {
             EXPECT_NE(text.find(method->name), std::string::npos) << method->name;

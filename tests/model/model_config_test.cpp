@@ -58,6 +58,18 @@ TEST(ModelConfigTest, NamesASizeWhoseProductsWouldOverflow) {
     expect_named([](ModelConfig& c) { c.attention.num_heads = kHuge; }, "attention.num_heads");
 }
 
+TEST(ModelConfigTest, WarnsOfSigmaReparametrisationUnderANorm) {
+    ModelConfig config = testing::tiny_model();
+    EXPECT_TRUE(config.warnings().empty());
+    config.sigma_reparam = true;
+    ASSERT_EQ(config.warnings().size(), 1u);
+    EXPECT_NE(
+        config.warnings().front().find("docs/qk_norm.md#sigma-reparametrisation-under-a-norm"),
+        std::string::npos);
+    config.attention.qk_norm.kind = QkNormKind::kNone;
+    EXPECT_TRUE(config.warnings().empty());
+}
+
 TEST(ModelConfigTest, ReadsItsEnumsByName) {
     ModelConfig config;
     const VisitFields visit = [&](ConfigVisitor& v) { config.visit_fields(v); };
