@@ -35,7 +35,9 @@ const std::vector<Group>& groups() {
         {"Logits",
          {{"max_logit", "Largest logit", "logit", ".3f"},
           {"max_logit_uncapped", "Largest logit before the cap", "logit", ".3f"},
-          {"logit_bound", "Bound on logits", "logit", ".3f"}}},
+          {"logit_bound", "Bound on logits", "logit", ".3f"},
+          {"clipped", "Updates that QK-Clip scaled back, since the last record", "updates",
+           ".0f"}}},
         {"Entropy",
          {{"entropy_share", "Entropy over that of even attention", "share", ".3f", true, true},
           {"entropy", "Entropy", "nats", ".3f", true},
@@ -48,10 +50,10 @@ const std::vector<Group>& groups() {
           {"q_gain_min", "Gain of q, smallest", "gain", ".3f", true},
           {"k_gain_min", "Gain of k, smallest", "gain", ".3f", true}}},
         {"Norms",
-         {{"q_rms", "q before the norm, mean rms", "rms", ".3g"},
-          {"k_rms", "k before the norm, mean rms", "rms", ".3g"},
-          {"q_rms_min", "q before the norm, smallest rms", "rms", ".3g", true},
-          {"k_rms_min", "k before the norm, smallest rms", "rms", ".3g", true},
+         {{"q_rms", "q as projected, mean rms", "rms", ".3g"},
+          {"k_rms", "k as projected, mean rms", "rms", ".3g"},
+          {"q_rms_min", "q as projected, smallest rms", "rms", ".3g", true},
+          {"k_rms_min", "k as projected, smallest rms", "rms", ".3g", true},
           {"wq_norm", "Norm of a head's W_q", "norm", ".3f"},
           {"wk_norm", "Norm of a head's W_k", "norm", ".3f"},
           {"wq_bias_norm", "Norm of a head's bias of q", "norm", ".3f"},
@@ -110,7 +112,7 @@ LinePlot lines_of(const std::string& group, const std::vector<MetricRecord>& rec
                        line_of(records, "k_gain_max", Of::kMost, "k, largest", kOrange),
                        line_of(records, "k_gain_rms", Of::kMean, "k, mean rms", kOrange, dashed)};
     } else {
-        plot.unit = "rms before the norm";
+        plot.unit = "rms as projected";
         plot.format = ".3g";
         plot.scale = LinePlot::Scale::kLog;
         plot.series = {line_of(records, "q_rms", Of::kMean, "q, mean", kBlue),

@@ -474,6 +474,9 @@ std::vector<MetricTable> LanguageModel::head_metrics() {
          head_weight_tables(grid_, layer_attentions(config_), layers, lambda())) {
         tables.push_back(std::move(table));
     }
+    for (const auto& rule : rules_) {
+        for (MetricTable& table : rule->head_metrics()) tables.push_back(std::move(table));
+    }
     return tables;
 }
 

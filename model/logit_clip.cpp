@@ -32,12 +32,16 @@ void group_maximum_on_cpu(const Tensor& max_logit, const Tensor& groups) {
     }
 }
 
+bool is_clipped(float highest, float threshold) {
+    return highest > threshold && !std::isinf(highest);
+}
+
 template <typename T>
 void clip_on_cpu(const Tensor& maximum, float threshold, float offset, const Parameter& parameter) {
     const std::int64_t heads = maximum.numel(), size = parameter.master.numel() / heads;
     for (std::int64_t head = 0; head < heads; ++head) {
         const float highest = maximum.data<float>()[head];
-        if (!(highest > threshold) || std::isinf(highest)) continue;
+        if (!is_clipped(highest, threshold)) continue;
         const float factor = std::sqrt(threshold / highest);
         float* master = parameter.master.data<float>() + head * size;
         T* value = parameter.value.data<T>() + head * size;
@@ -98,6 +102,20 @@ void clip_heads(const Tensor& maximum,
     }
     dispatch_float(parameter.value.dtype(), kOp,
                    [&]<typename T>() { clip_on_cpu<T>(maximum, limit, shift, parameter); });
+}
+
+void count_clipped(const Tensor& maximum, double threshold, const Tensor& counts) {
+    constexpr const char* kOp = "count_clipped";
+    check_floats(kOp, "maximum", maximum);
+    check_shape(kOp, "counts", counts, maximum.shape());
+    check_floats(kOp, "counts", counts);
+    check_device(kOp, "counts", counts, maximum);
+    const auto limit = static_cast<float>(threshold);
+    if (maximum.numel() == 0) return;
+    if (maximum.device() == Device::kCuda) return cuda::count_clipped(maximum, limit, counts);
+    for (std::int64_t i = 0; i < maximum.numel(); ++i) {
+        if (is_clipped(maximum.data<float>()[i], limit)) counts.data<float>()[i] += 1.0f;
+    }
 }
 
 }  // namespace evenkeel

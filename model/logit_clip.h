@@ -20,4 +20,7 @@ void group_maximum(const Tensor& max_logit, const Tensor& groups);
 // offset: what gains are more than their parameters.
 void clip_heads(const Tensor& maximum, double threshold, double offset, const Parameter& parameter);
 
+// counts gets 1 more for each head whose element of maximum makes clip_heads scale it. Same shapes.
+void count_clipped(const Tensor& maximum, double threshold, const Tensor& counts);
+
 }  // namespace evenkeel

@@ -64,6 +64,7 @@ void add_head_statistics(const LayerHeads&, const LayerPlanes&) {
 }
 void head_squares(const Tensor&, const Tensor&) { throw_not_built("head_weight_tables"); }
 void take_maximum(const Tensor&, const Tensor&) { throw_not_built("take_maximum"); }
+void count_clipped(const Tensor&, float, const Tensor&) { throw_not_built("count_clipped"); }
 void group_maximum(const Tensor&, const Tensor&) { throw_not_built("group_maximum"); }
 void clip_heads(const Tensor&, float, float, const Tensor&, const Tensor&) {
     throw_not_built("clip_heads");

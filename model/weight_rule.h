@@ -6,6 +6,7 @@
 
 #include <vector>
 
+#include "framework/metrics.h"
 #include "framework/parameter.h"
 
 namespace evenkeel {
@@ -48,6 +49,8 @@ class WeightRule {
     // needs_max_logit.
     virtual void updated(const Tensor& max_logit) { static_cast<void>(max_logit); }
     virtual bool needs_max_logit() const { return false; }
+    // Tables of what the rule has done since they were asked for last, the heads of all ranks. The host waits.
+    virtual std::vector<MetricTable> head_metrics() { return {}; }
 };
 
 }  // namespace evenkeel

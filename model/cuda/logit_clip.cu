@@ -35,6 +35,18 @@ __global__ void __launch_bounds__(kThreads) group_maximum_kernel(const std::int6
     groups[group] = highest;
 }
 
+__device__ __forceinline__ bool is_clipped(float highest, float threshold) {
+    return highest > threshold && !isinf(highest);
+}
+
+__global__ void __launch_bounds__(kThreads) count_clipped_kernel(const std::int64_t count,
+                                                                 const float threshold,
+                                                                 const float* maximum,
+                                                                 float* counts) {
+    const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+    if (i < count && is_clipped(maximum[i], threshold)) counts[i] += 1.0f;
+}
+
 // Block (x, y) has elements x kElementsABlock .. of head y. value may be master.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) clip_heads_kernel(const std::int64_t size,
@@ -44,7 +56,7 @@ __global__ void __launch_bounds__(kThreads) clip_heads_kernel(const std::int64_t
                                                               float* master,
                                                               T* value) {
     const float highest = maximum[blockIdx.y];
-    if (!(highest > threshold) || isinf(highest)) return;
+    if (!is_clipped(highest, threshold)) return;
     const float factor = sqrtf(threshold / highest);
     const std::int64_t first = static_cast<std::int64_t>(blockIdx.x) * kElementsABlock;
     const std::int64_t head = static_cast<std::int64_t>(blockIdx.y) * size;
@@ -70,6 +82,13 @@ void group_maximum(const Tensor& max_logit, const Tensor& groups) {
     const dim3 grid = grid_size("group_maximum", (count + kThreads - 1) / kThreads);
     launch("group_maximum", group_maximum_kernel, {grid, kThreads}, count,
            max_logit.numel() / count, max_logit.data<float>(), groups.data<float>());
+}
+
+void count_clipped(const Tensor& maximum, float threshold, const Tensor& counts) {
+    const std::int64_t count = maximum.numel();
+    const dim3 grid = grid_size("count_clipped", (count + kThreads - 1) / kThreads);
+    launch("count_clipped", count_clipped_kernel, {grid, kThreads}, count, threshold,
+           maximum.data<float>(), counts.data<float>());
 }
 
 void clip_heads(const Tensor& maximum,

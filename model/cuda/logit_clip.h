@@ -14,4 +14,6 @@ void clip_heads(const Tensor& maximum,
                 const Tensor& master,
                 const Tensor& value);
 
+void count_clipped(const Tensor& maximum, float threshold, const Tensor& counts);
+
 }  // namespace evenkeel::cuda

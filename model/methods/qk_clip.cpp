@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/head_tables.h"
 #include "model/logit_clip.h"
 #include "model/methods/registry.h"
 
@@ -21,7 +22,8 @@ class QkClip : public WeightRule {
               {static_cast<std::int64_t>(weights.layers.size()),
                std::max<std::int64_t>(config.num_kv_heads / grid.tp_size(), 1)},
               DType::kFloat32,
-              grid.device())) {
+              grid.device())),
+          counts_(Tensor::zeros(groups_.shape(), DType::kFloat32, grid.device())) {
         for (const LayerWeights& layer : weights.layers) {
             // A logit is a product of what weights and biases make together.
             Clipped clipped{{layer.q_gain, layer.k_gain},
@@ -43,6 +45,7 @@ class QkClip : public WeightRule {
         group_maximum(max_logit, groups_);
         grid_.data().all_reduce(groups_, ReduceOp::kMax);
         grid_.kv_replicas(config_.num_kv_heads).all_reduce(groups_, ReduceOp::kMax);
+        count_clipped(groups_, config_.qk_clip_threshold, counts_);
         for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
             const auto at = static_cast<std::int64_t>(layer);
             const Tensor maximum = groups_.slice(0, at, at + 1).view({groups_.size(1)});
@@ -50,6 +53,20 @@ class QkClip : public WeightRule {
                 clip_heads(maximum, config_.qk_clip_threshold, layers_[layer].offset, *parameter);
             }
         }
+    }
+
+    // Query heads of one key head are clipped together.
+    std::vector<MetricTable> head_metrics() override {
+        const Tensor counts = counts_.to(Device::kCpu).clone();
+        counts_.zero();
+        const std::int64_t layers = counts.size(0), groups = counts.size(1);
+        const std::int64_t heads = config_.num_heads / grid_.tp_size();
+        const Tensor of_heads = Tensor::uninitialized({1, layers, heads}, DType::kFloat32);
+        for (std::int64_t i = 0; i < layers * heads; ++i) {
+            of_heads.data<float>()[i] =
+                counts.data<float>()[i / heads * groups + i % heads / (heads / groups)];
+        }
+        return gather_heads(grid_, {"clipped"}, of_heads);
     }
 
   private:
@@ -62,6 +79,7 @@ class QkClip : public WeightRule {
     AttentionConfig config_;
     std::vector<Clipped> layers_;
     Tensor groups_;  // [L, K/P]: the largest logit of a key head's query heads
+    Tensor counts_;  // [L, K/P]: updates that were clipped since head_metrics()
 };
 
 }  // namespace

@@ -91,6 +91,14 @@ TEST_P(LogitClipTest, OnlyHeadsBeyondTheThresholdAreScaled) {
     }
 }
 
+TEST_P(LogitClipTest, CountsTheHeadsThatAreScaled) {
+    const Tensor maximum = on(device(), row({100, 400, -1e9, NAN, INFINITY, 101}));
+    const Tensor counts = on(device(), row({0, 3, 0, 0, 0, 0}));
+    count_clipped(maximum, 100.0, counts);
+    const float want[] = {0, 4, 0, 0, 0, 1};
+    for (int i = 0; i < 6; ++i) EXPECT_EQ(on_cpu(counts).data<float>()[i], want[i]) << i;
+}
+
 TEST_P(LogitClipTest, OffsetsCountAsPartOfTheGain) {
     Parameter gain = declare_parameter("g", {1, 64}, Sharding::replicated(0, 1), kFp32);
     ParameterList list = {&gain};
@@ -237,6 +245,33 @@ TEST(QkClipTest, NormalisedHeadsAreClippedInTheirGains) {
         }
         EXPECT_TRUE(same_bits(testing::find(model, "layers.0.attention.wq").value, wq_before));
     }
+}
+
+TEST(QkClipTest, ATableCountsClippedUpdatesSinceTheLastOne) {
+    const Batch batch = testing::random_batch(2, 33, 32, 1);
+    ModelConfig config = clipped_model(threshold_amid(clipped_model(1e9, 4), batch), 2);
+    const SoloGrid solo;
+    LanguageModel model(solo.grid, config, 1);
+    const auto clipped = [&] {
+        for (const MetricTable& table : model.head_metrics()) {
+            if (table.name == "clipped") return table;
+        }
+        return MetricTable{};
+    };
+    testing::forward_backward(model, batch);
+    const auto logits = model.head_metrics().front().values;  // none was clipped yet
+    model.finish_update();
+    testing::forward_backward(model, batch);
+    const MetricTable first = clipped();
+    ASSERT_EQ(first.values.size(), 8u);
+    EXPECT_EQ(first.rows, 2);
+    for (int head = 0; head < 8; ++head) {
+        const float worst = std::max(logits[head / 2 * 2], logits[head / 2 * 2 + 1]);
+        EXPECT_EQ(first.values[head], worst > config.attention.qk_clip_threshold ? 1.0f : 0.0f)
+            << head;
+    }
+    testing::forward_backward(model, batch);
+    for (const float count : clipped().values) EXPECT_EQ(count, 0.0f);
 }
 
 // A step's maximum is over its micro-batches, and starts anew with the next step; telemetry need not be on.
