@@ -47,7 +47,13 @@ figcaption b { margin-right: 6px; }
 pre { margin: 0; white-space: pre-wrap; overflow-wrap: anywhere;
       font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; }
 ul { margin: 16px 0; padding-left: 20px; }
-.table { overflow-x: auto; margin-bottom: 12px; }
+/* A shadow at each edge beyond which there is more of the table; covered where its end is in sight. */
+.card.table { overflow-x: auto; margin-bottom: 12px; background:
+           linear-gradient(to right, var(--card) 30%, transparent) left / 36px 100% no-repeat local,
+           linear-gradient(to left, var(--card) 30%, transparent) right / 36px 100% no-repeat local,
+           linear-gradient(to right, #1d253040, transparent) left / 14px 100% no-repeat scroll,
+           linear-gradient(to left, #1d253040, transparent) right / 14px 100% no-repeat scroll,
+           var(--card); }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 3px 12px 3px 0; white-space: nowrap; }
 th { color: var(--soft); font-weight: normal; border-bottom: 1px solid var(--line); }

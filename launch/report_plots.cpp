@@ -319,11 +319,13 @@ std::string heat_map_spec(const HeatMap& map) {
                         {"type", "gradient"},
                         {"orient", "top"},
                         {"direction", "horizontal"},
-                        {"gradientLength", 180},
+                        {"gradientLength", 240},
                         {"gradientThickness", 10},
                         {"title", map.unit},
                         {"titleOrient", "left"},
-                        {"tickCount", 4}}};
+                        {"tickCount", 3},
+                        {"labelOverlap", "greedy"},
+                        {"labelSeparation", 8}}};
     const std::string place =
         map.by_head ? "{title: 'head ' + datum.x, layer: datum.r"
                     : "{title: 'step ' + format(datum.x, ',d'), layer: floor(datum.r / " + heads +

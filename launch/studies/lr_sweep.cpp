@@ -118,6 +118,9 @@ class LrSweep final : public Study {
         RigConfig rig = rig_;
         Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
         json.erase("jobs");
+        if (const std::string text = text_fingerprint(rig); !text.empty()) {
+            json[kTextFingerprint] = text;
+        }
         json["overhead_pairs"] = overhead_pairs_;
         return json.dump();
     }

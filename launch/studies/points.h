@@ -14,6 +14,10 @@
 
 namespace evenkeel::study {
 
+// The setting that says what text a point was made of, not only where it lay. Points kept without it are taken
+// as they are.
+inline constexpr const char* kTextFingerprint = "text_fingerprint";
+
 struct PointResult {
     std::map<std::string, double> numbers;
     std::map<std::string, std::vector<Point>> curves;

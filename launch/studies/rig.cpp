@@ -5,11 +5,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <limits>
 #include <memory>
 #include <numeric>
 
+#include "framework/checkpoint.h"
+#include "framework/rng.h"
 #include "framework/trainer.h"
 #include "launch/bench.h"
 #include "model/language_model.h"
@@ -151,6 +154,15 @@ ScheduleConfig RigConfig::schedule(double peak_lr, std::int64_t warmup_steps) {
     schedule.final_lr_ratio = std::min(kFinalLr / peak_lr, 1.0);
     schedule.warmup_steps = warmup_steps;
     return schedule;
+}
+
+std::string text_fingerprint(const RigConfig& rig) {
+    std::error_code error;
+    if (!std::filesystem::exists(rig.text, error)) return "";
+    const std::string text = read_file(rig.text);
+    char hex[17];
+    std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(purpose(text)));
+    return concat(hex, "-", text.size());
 }
 
 PointResult train_rig(const RigConfig& rig,

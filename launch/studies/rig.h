@@ -46,6 +46,9 @@ struct OneRank {
     ProcessGrid grid{*world, ParallelConfig{.tensor_parallel = 1, .data_parallel = 1}};
 };
 
+// What tells the rig's text from another; "" where the file can't be read.
+std::string text_fingerprint(const RigConfig& rig);
+
 // Logits times `factor` in steps begin .. end - 1, counting from 0.
 struct LogitProbe {
     double factor = 1.0;

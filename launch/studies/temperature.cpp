@@ -110,6 +110,9 @@ class Temperature final : public Study {
         RigConfig rig = rig_;
         Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
         json.erase("jobs");
+        if (const std::string text = text_fingerprint(rig); !text.empty()) {
+            json[kTextFingerprint] = text;
+        }
         for (const auto& [name, value] : {std::pair{"rate", rate_},
                                           {"factor", factor_},
                                           {"length", static_cast<double>(length_)},

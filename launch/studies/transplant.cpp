@@ -103,6 +103,9 @@ class Transplant final : public Study {
         RigConfig rig = rig_;
         Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
         json.erase("jobs");
+        if (const std::string text = text_fingerprint(rig); !text.empty()) {
+            json[kTextFingerprint] = text;
+        }
         json["rate"] = rate_;
         return json.dump();
     }

@@ -191,6 +191,29 @@ TEST(StudyPointsTest, AFailedPointIsRecordedAndTriedAgain) {
     EXPECT_THROW(study::run_points(command, plan), Error);
 }
 
+TEST(StudyPointsTest, PointsOfAnotherTextAreRefusedWhereTheySayWhichItWas) {
+    const testing::TemporaryDirectory directory;
+    StudyCommand command;
+    command.name = "lr-sweep";
+    command.out = directory.file("out");
+    std::filesystem::create_directories(command.out + "/points");
+    const auto put = [&](const std::string& settings, const std::string& failure) {
+        directory.write("out/points/one.json", "{\"settings\":" + settings + "," + failure +
+                                                   "\"numbers\":{\"x\":2},\"curves\":{}}");
+    };
+    const std::string program = directory.write("program", "#!/bin/sh\nexit 3\n");
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    const study::PointPlan plan{{"one"}, R"({"a":1,"text_fingerprint":"f"})", 1, program};
+    for (const char* kept : {R"({"a":1})", R"({"a":1,"text_fingerprint":"f"})"}) {
+        put(kept, "");
+        EXPECT_EQ(study::run_points(command, plan).at("one").number("x"), 2.0) << kept;
+    }
+    put(R"({"a":1,"text_fingerprint":"g"})", "");
+    EXPECT_THROW(study::run_points(command, plan), Error);
+    put(R"({"a":1,"text_fingerprint":"g"})", R"("failure":"no text",)");
+    EXPECT_EQ(study::run_points(command, plan).at("one").failure, "exit status 3") << "tried again";
+}
+
 TEST_F(TrainedStudyTest, EndsWithStatusOneWhenAPointFailed) {
     const std::string out = tiny_.directory.file("failed");
     const std::string sweep =
