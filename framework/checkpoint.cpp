@@ -65,6 +65,16 @@ void rename_path(const std::string& from, const std::string& to) {
     check(error, to, "rename to");
 }
 
+// Puts `fresh` in the place of an earlier directory `path` in one step where the file system can, and
+// leaves the earlier one under the name `fresh` or `fresh` + ".tmp".
+void exchange(const std::string& fresh, const std::string& path) {
+    if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
+    rename_path(path, fresh + kUnfinished);
+    rename_path(fresh, path);
+}
+
+}  // namespace
+
 void sync_tree(const std::string& directory) {
     for (const fs::directory_entry& entry : list(directory)) {
         if (entry.is_directory()) {
@@ -75,16 +85,6 @@ void sync_tree(const std::string& directory) {
     }
     sync_directory(directory);
 }
-
-// Puts `fresh` in the place of an earlier directory `path` in one step where the file system can, and
-// leaves the earlier one under the name `fresh` or `fresh` + ".tmp".
-void exchange(const std::string& fresh, const std::string& path) {
-    if (::renameat2(AT_FDCWD, fresh.c_str(), AT_FDCWD, path.c_str(), RENAME_EXCHANGE) == 0) return;
-    rename_path(path, fresh + kUnfinished);
-    rename_path(fresh, path);
-}
-
-}  // namespace
 
 CheckpointStore::CheckpointStore(std::string directory, std::int64_t keep)
     : directory_(std::move(directory)), keep_(keep) {

@@ -37,6 +37,8 @@ class CheckpointStore {
 // checkpoints/. Throws kIo when there is no such directory, or no complete checkpoint in the run.
 std::string newest_checkpoint(const std::string& path);
 
+// Flushes a directory with all that is in it to the disk.
+void sync_tree(const std::string& directory);
 // Writes the text to a temporary file beside `path`, flushes it and renames it.
 void write_file_atomically(const std::string& path, const std::string& text);
 // The whole file; throws kIo naming it.

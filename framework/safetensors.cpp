@@ -121,8 +121,9 @@ void SafetensorsReader::read_runs(const TensorInfo& tensor,
         }
         return;
     }
-    std::vector<std::byte> bytes(kPiece * source->bytes);
-    std::vector<float> floats(kPiece);
+    const std::uint64_t most = std::min<std::uint64_t>(kPiece, length);
+    std::vector<std::byte> bytes(most * source->bytes);
+    std::vector<float> floats(out.dtype() == DType::kFloat32 ? 0 : most);
     for (std::int64_t run = 0; run < num_runs; ++run) {
         for (std::uint64_t at = 0; at < length; at += kPiece) {
             const std::uint64_t count = std::min<std::uint64_t>(kPiece, length - at);

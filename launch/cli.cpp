@@ -75,7 +75,9 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
 
 void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
     CLI::App& app = *program.add_subcommand("eval", "Validation loss of a saved model");
-    app.add_option("run", command.run, "A run directory or one of its checkpoints")->required();
+    app.add_option("run", command.run,
+                   "A run directory, one of its checkpoints or a Hugging Face folder")
+        ->required();
     add_overrides(app, command.overrides);
     app.add_flag("--json", command.json, "Print JSON");
     app.footer(
@@ -90,7 +92,9 @@ void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
 
 void add_sample(CLI::App& program, SampleCommand& command, Choice& choice) {
     CLI::App& app = *program.add_subcommand("sample", "Generate text from a saved model");
-    app.add_option("run", command.run, "A run directory or one of its checkpoints")->required();
+    app.add_option("run", command.run,
+                   "A run directory, one of its checkpoints or a Hugging Face folder")
+        ->required();
     app.add_option("--prompt", command.prompt, "Text to continue")->type_name("TEXT");
     app.add_option("--tokens", command.tokens, "Bytes to generate")
         ->capture_default_str()
@@ -161,17 +165,71 @@ void add_retrofit(CLI::App& program, RetrofitCommand& command, Choice& choice) {
 void add_inspect(CLI::App& program, InspectCommand& command, Choice& choice) {
     CLI::App& app = *program.add_subcommand(
         "inspect", "What a checkpoint or safetensors file holds, without loading it");
-    app.add_option("path", command.path,
-                   "A run (its newest checkpoint), a checkpoint, a model directory or a file")
+    app.add_option(
+           "path", command.path,
+           "A run (its newest checkpoint), a checkpoint, a Hugging Face folder, a directory "
+           "of safetensors files or one such file")
         ->required();
     app.add_flag("--json", command.json, "Print JSON");
     app.footer(
         "Examples:\n"
         "  evenkeel inspect runs/tiny\n"
+        "  evenkeel inspect models/llama\n"
         "  evenkeel inspect model.safetensors --json");
     app.callback([&] {
         choice.run = [&](Communicator& world) {
             if (world.rank() == 0) run_inspect(command);
+        };
+    });
+}
+
+void add_import(CLI::App& program, ImportCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand(
+        "import", "Make a run of a Hugging Face folder, to train, retrofit or export again");
+    app.add_option("folder", command.folder, "config.json and safetensors files")->required();
+    app.add_option("out", command.out, "The run directory to make")->required();
+    app.add_flag("--json", command.json, "Print JSON");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel import models/llama runs/llama\n"
+        "  evenkeel eval runs/llama --set data.path=TEXT\n\n"
+        "Weights keep their type; config.json and the tokenizer's files are kept for export. "
+        "docs/import_export.md\n"
+        "lists the kinds of models and what is refused.");
+    app.callback([&] {
+        choice.run = [&](Communicator& world) {
+            if (world.rank() == 0) run_import(command);
+        };
+    });
+}
+
+void add_export(CLI::App& program, ExportCommand& command, Choice& choice) {
+    CLI::App& app =
+        *program.add_subcommand("export", "Write a saved model as a Hugging Face folder");
+    app.add_option("run", command.run, "A run directory or one of its checkpoints")->required();
+    app.add_option("out", command.out, "The folder to make")->required();
+    app.add_option("--family", command.family,
+                   "Kind of model (model_type); default: what it came from, or the first that can "
+                   "hold it")
+        ->type_name("NAME");
+    app.add_option("--dtype", command.dtype, "Of all tensors; default: as in the checkpoint")
+        ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+    app.add_option("--shard-size", command.shard_bytes, "Most bytes of tensors in a file")
+        ->type_name("BYTES")
+        ->capture_default_str()
+        ->check(not_negative());
+    app.add_flag(
+        "--remote-code", command.remote_code,
+        "Write a kind of model that the transformers package does not know, with its code");
+    app.add_flag("--json", command.json, "Print JSON");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel export runs/llama models/llama_again\n"
+        "  evenkeel export runs/retrofitted models/retrofitted --remote-code --dtype bf16\n"
+        "  evenkeel export runs/a/checkpoints/step_00000150 models/a --family qwen3");
+    app.callback([&] {
+        choice.run = [&](Communicator& world) {
+            if (world.rank() == 0) run_export(command);
         };
     });
 }
@@ -315,6 +373,8 @@ int run_program(int argc, char** argv, MpiSession& session) {
     SampleCommand sample;
     RetrofitCommand retrofit;
     InspectCommand inspect;
+    ImportCommand import_folder;
+    ExportCommand export_run;
     ReportCommand report;
     BenchCommand bench;
     MethodsCommand methods;
@@ -326,6 +386,8 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_sample(program, sample, choice);
     add_retrofit(program, retrofit, choice);
     add_inspect(program, inspect, choice);
+    add_import(program, import_folder, choice);
+    add_export(program, export_run, choice);
     add_report(program, report, choice);
     add_bench(program, bench, device, choice);
     add_methods(program, methods, choice);

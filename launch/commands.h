@@ -21,7 +21,7 @@ struct TrainCommand {
 void run_train(const TrainCommand& command, Communicator& world);
 
 struct EvalCommand {
-    std::string run;  // a run directory or one of its checkpoints
+    std::string run;  // a run directory, one of its checkpoints or a Hugging Face folder
     std::vector<std::string> overrides;
     bool json = false;
 };
@@ -54,10 +54,29 @@ struct RetrofitCommand {
 void run_retrofit(const RetrofitCommand& command, Communicator& world);
 
 struct InspectCommand {
-    std::string path;  // a run, a checkpoint, a directory of safetensors files, or one such file
+    std::string path;  // a run, a checkpoint, a Hugging Face folder, a directory of safetensors files, or one
+                       // such file
     bool json = false;
 };
 void run_inspect(const InspectCommand& command);
+
+struct ImportCommand {
+    std::string folder;  // of Hugging Face
+    std::string out;     // a run directory that is not there yet
+    bool json = false;
+};
+void run_import(const ImportCommand& command);
+
+struct ExportCommand {
+    std::string run;     // a run or one of its checkpoints
+    std::string out;     // a directory that is not there yet
+    std::string family;  // "": the one it came from, or the first that can hold it
+    std::string dtype;   // fp32, bf16, fp16; "": as in the checkpoint
+    std::int64_t shard_bytes = 5'000'000'000;
+    bool remote_code = false;  // a family that the transformers package does not know, with its code
+    bool json = false;
+};
+void run_export(const ExportCommand& command);
 
 struct ReportCommand {
     std::string run;

@@ -16,7 +16,7 @@ void run_eval(const EvalCommand& command, Communicator& world) {
     const TrainerConfig& trainer = run.config.trainer;
     const ByteDataset data(run.config.data, trainer.seq_len);
     LanguageModel model(grid, run.config.model, static_cast<std::uint64_t>(trainer.seed));
-    model.load_weights(run.checkpoint);
+    model.load_weights(*run.weights);
     const double loss = evaluate(model, data, trainer.eval_sequences, trainer.micro_batch_size);
     if (!model.is_main_rank()) return;
 

@@ -1,14 +1,17 @@
-// evenkeel inspect: what safetensors files hold, from their headers alone.
+// evenkeel inspect: what safetensors files hold, from their headers alone; what a Hugging Face folder is here.
 #include <algorithm>
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "framework/checkpoint.h"
+#include "framework/log.h"
 #include "framework/safetensors.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
+#include "model/hugging_face/folder.h"
 
 namespace evenkeel {
 namespace {
@@ -89,9 +92,86 @@ void print(const Json& file) {
               << grouped(file["bytes"].get<std::int64_t>()) << " bytes\n";
 }
 
+// What a Hugging Face folder is to this project.
+Json describe(const hugging_face::Folder& folder) {
+    Json out;
+    out["path"] = folder.origin();
+    out["family"] = folder.family().name;
+    out["summary"] = folder.family().summary;
+    ModelConfig config = folder.config();
+    out["config"] = Json::parse(to_json([&](ConfigVisitor& v) { config.visit_fields(v); }));
+    Json& tensors = out["tensors"] = Json::array();
+    for (const hugging_face::TensorMap& map : folder.maps()) {
+        Json made_of = Json::array();
+        for (const auto& theirs : map.theirs) {
+            made_of.push_back(
+                {{"name", theirs.name},
+                 {"shape", theirs.shape},
+                 {"file", fs::path(folder.shards().file_of(theirs.name).path()).filename()}});
+        }
+        tensors.push_back({{"name", map.ours},
+                           {"dtype", name_of(folder.dtype(map.ours))},
+                           {"shape", map.shape},
+                           {"made_of", made_of}});
+    }
+    out["left_out"] = folder.left_out();
+    out["elements"] = parameter_count(config);
+    out["bytes"] = folder.shards().bytes();
+    return out;
+}
+
+void print_folder(const Json& folder, const hugging_face::Folder& source) {
+    std::cout << printable(folder["path"].get<std::string>()) << "\n  family     "
+              << folder["family"].get<std::string>() << " (" << folder["summary"].get<std::string>()
+              << ")\n";
+    RunConfig config;
+    config.model = source.config();
+    std::istringstream lines(compact_text(config));
+    for (std::string line; std::getline(lines, line);) {
+        if (line.starts_with("model")) std::cout << "  " << line << "\n";
+        if (line.starts_with("data")) break;
+    }
+    for (const Json& tensor : folder["tensors"]) {
+        std::cout << "  " << std::left << std::setw(34) << tensor["name"].get<std::string>()
+                  << std::setw(6) << tensor["dtype"].get<std::string>() << std::setw(16)
+                  << to_string(tensor["shape"].get<Shape>()) << "<- "
+                  << tensor["made_of"][0]["name"].get<std::string>();
+        if (tensor["made_of"].size() > 1) {
+            std::cout << " and " << tensor["made_of"].size() - 1 << " more";
+        }
+        std::cout << "\n";
+    }
+    for (const Json& name : folder["left_out"]) {
+        std::cout << "  left out   " << printable(name.get<std::string>()) << "\n";
+    }
+    std::cout << "  total: " << folder["tensors"].size() << " parameters, "
+              << grouped(folder["elements"].get<std::int64_t>()) << " elements, "
+              << grouped(folder["bytes"].get<std::int64_t>()) << " bytes in "
+              << source.shards().files().size() << " files\n";
+}
+
+// Whether it was one that can be read as a model.
+bool inspect_folder(const InspectCommand& command) {
+    if (!hugging_face::is_folder(command.path)) return false;
+    try {
+        const hugging_face::Folder folder(command.path);
+        const Json out = describe(folder);
+        if (command.json) {
+            std::cout << out.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+        } else {
+            print_folder(out, folder);
+        }
+        return true;
+    } catch (const Error& error) {
+        log_warning(concat("as a model it is refused: ", error.what()));
+        return false;
+    }
+}
+
 }  // namespace
 
 void run_inspect(const InspectCommand& command) {
+    if (inspect_folder(command)) return;
     Json files = Json::array();
     for (const std::string& path : safetensors_files(command.path)) files.push_back(describe(path));
     if (command.json) {

@@ -12,7 +12,6 @@
 #include "framework/checkpoint.h"
 #include "framework/file.h"
 #include "framework/log.h"
-#include "framework/safetensors_source.h"
 #include "launch/commands.h"
 #include "launch/report.h"
 #include "launch/retrofit_data.h"
@@ -114,7 +113,8 @@ RunConfig measured_config(const SavedRun& run, const Plan& plan, int world_size)
 // The configuration that the run had, for what follows it: nothing fitted to the ranks that there are now.
 RunConfig original_config(const SavedRun& run, const Plan& plan) {
     const std::string file = run.directory + "/config.json";
-    return fs::exists(file) ? load_run_config(file, plan.overrides) : run.config;
+    return run.family.empty() && fs::exists(file) ? load_run_config(file, plan.overrides)
+                                                  : run.config;
 }
 
 // This rank's numbers of every head and layer, put together over ranks.
@@ -399,7 +399,7 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     const ProcessGrid grid(world, measured.parallel, Device::kCpu);
     const auto seed = static_cast<std::uint64_t>(measured.trainer.seed);
     LanguageModel before(grid, measured.model, seed);
-    before.load_weights(run.checkpoint);
+    before.load_weights(*run.weights);
     check_finite_weights(grid, before);
     log_info(concat("calibrating on ", data.calibration_sequences, " sequences of ", data.seq_len,
                     " tokens"));
@@ -445,8 +445,7 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
         if (plan.options.anneal_steps > 0) {
             findings.loss_at_start = measure_heads(grid, result, data.held_out).loss;
         }
-        write_retrofitted(grid, result, SafetensorsSource(run.checkpoint + "/model.safetensors"),
-                          run.checkpoint, unfinished.path());
+        write_retrofitted(grid, result, *run.weights, run.checkpoint, unfinished.path());
     }
 
     findings.model = command.model;
@@ -465,7 +464,13 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
             concat("evenkeel train reads bytes, which are not this model's tokens: ", plan.out,
                    " can be evaluated and exported, not trained here"));
     }
-    if (before.is_main_rank()) write_files(findings, continuation, unfinished.path());
+    if (before.is_main_rank()) {
+        const std::string files = hugging_face_files(run);
+        if (!files.empty()) {
+            keep_hugging_face_files(files, unfinished.path() + "/checkpoints/step_00000000");
+        }
+        write_files(findings, continuation, unfinished.path());
+    }
     unfinished.finish();
     world.barrier();
     if (!before.is_main_rank()) return;

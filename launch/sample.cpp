@@ -13,7 +13,7 @@ void run_sample(const SampleCommand& command, Communicator& world) {
     const ProcessGrid grid(world, run.config.parallel, run.config.device);
     LanguageModel model(grid, run.config.model,
                         static_cast<std::uint64_t>(run.config.trainer.seed));
-    model.load_weights(run.checkpoint);
+    model.load_weights(*run.weights);
     const std::string text = generate(model, command.prompt,
                                       {.tokens = command.tokens,
                                        .temperature = command.temperature,

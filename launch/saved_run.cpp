@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/checkpoint.h"
+#include "framework/safetensors_source.h"
+#include "model/hugging_face/folder.h"
 
 namespace evenkeel {
 
@@ -25,38 +27,110 @@ void fit_to_ranks(ParallelConfig& parallel,
     parallel.data_parallel = 0;
 }
 
-}  // namespace
+// Nothing is trained, so the batch of a step need not be divisible among these ranks.
+void fit_batch(RunConfig& config, int world_size) {
+    config.trainer.batch_size =
+        config.trainer.micro_batch_size *
+        std::max<std::int64_t>(world_size / config.parallel.tensor_parallel, 1);
+}
 
-SavedRun open_saved_run(const std::string& path,
-                        const std::vector<std::string>& overrides,
-                        int world_size) {
-    EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "open_run", path,
-                        ": no such directory, want a run or a checkpoint in one");
+SavedRun open_folder(const std::string& path, const std::vector<std::string>& overrides) {
+    const auto folder = std::make_shared<const hugging_face::Folder>(path);
     SavedRun run;
-    fs::path directory = fs::path(path).lexically_normal();
-    if (directory.filename().empty()) directory = directory.parent_path();  // "runs/a/"
+    run.directory = run.checkpoint = path;
+    run.family = folder->family().name;
+    run.config.model = folder->config();
+    run.config.trainer.seq_len = std::min(run.config.trainer.seq_len, run.config.model.max_seq_len);
+    for (const std::string& assignment : overrides) {
+        apply_override([&](ConfigVisitor& v) { run.config.visit_fields(v); }, assignment);
+    }
+    run.weights = folder;
+    return run;
+}
+
+SavedRun open_run(const fs::path& directory, const std::vector<std::string>& overrides) {
+    SavedRun run;
     const bool is_checkpoint = fs::exists(directory / "model.safetensors");
     // RUN/checkpoints/step_00000020
     const fs::path run_directory =
         is_checkpoint ? fs::absolute(directory).parent_path().parent_path() : directory;
     run.directory = run_directory.string();
     const fs::path config = run_directory / "config.json";
-    EVENKEEL_CHECK_CODE(fs::exists(config), ErrorCode::kIo, "open_run", path, ": not a run, ",
-                        config.string(), " is missing");
+    EVENKEEL_CHECK_CODE(fs::exists(config), ErrorCode::kIo, "open_run", directory.string(),
+                        ": not a run, ", config.string(), " is missing");
     run.config = load_run_config(config.string(), overrides);
-    fit_to_ranks(run.config.parallel, overrides, world_size);
-    // Nothing is trained, so the batch of a step need not be divisible among these ranks.
-    run.config.trainer.batch_size =
-        run.config.trainer.micro_batch_size *
-        std::max<std::int64_t>(world_size / run.config.parallel.tensor_parallel, 1);
     run.checkpoint = is_checkpoint
                          ? directory.string()
                          : CheckpointStore((run_directory / "checkpoints").string(), 0).latest();
-    EVENKEEL_CHECK_CODE(!run.checkpoint.empty(), ErrorCode::kIo, "open_run", path,
+    EVENKEEL_CHECK_CODE(!run.checkpoint.empty(), ErrorCode::kIo, "open_run", directory.string(),
                         ": holds no complete checkpoint; train it first");
     const std::string name = fs::path(run.checkpoint).filename().string();  // step_00000020
     if (name.starts_with("step_")) run.step = std::atoll(name.c_str() + 5);
+    run.weights = std::make_shared<const SafetensorsSource>(run.checkpoint + "/model.safetensors");
     return run;
+}
+
+// Files that say nothing of the weights but belong to the model.
+bool is_kept(const std::string& name) {
+    constexpr const char* kNames[] = {
+        "config.json",         "generation_config.json",  "tokenizer.json", "tokenizer.model",
+        "chat_template.json",  "tokenizer_config.json",   "vocab.json",     "merges.txt",
+        "chat_template.jinja", "special_tokens_map.json", "vocab.txt",      "added_tokens.json"};
+    return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
+           name.starts_with("LICENSE") || name.starts_with("NOTICE");
+}
+
+}  // namespace
+
+SavedRun open_saved_run(const std::string& path,
+                        const std::vector<std::string>& overrides,
+                        int world_size) {
+    EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "open_run", path,
+                        ": no such directory, want a run, a checkpoint in one or a Hugging Face ",
+                        "folder");
+    fs::path directory = fs::path(path).lexically_normal();
+    if (directory.filename().empty()) directory = directory.parent_path();  // "runs/a/"
+    SavedRun run = hugging_face::is_folder(directory.string())
+                       ? open_folder(directory.string(), overrides)
+                       : open_run(directory, overrides);
+    fit_to_ranks(run.config.parallel, overrides, world_size);
+    fit_batch(run.config, world_size);
+    return run;
+}
+
+std::string hugging_face_files(const SavedRun& run) {
+    if (!run.family.empty()) return run.directory;
+    constexpr int kMaxRuns = 32;  // a run may start from one that started from another
+    std::string checkpoint = run.checkpoint, init_from = run.config.trainer.init_from;
+    for (int i = 0; i < kMaxRuns; ++i) {
+        const fs::path files = fs::path(checkpoint) / "hugging_face";
+        if (fs::exists(files / "config.json")) return files.string();
+        if (init_from.empty() || !fs::is_directory(init_from)) return "";
+        const SavedRun before = open_saved_run(init_from, {}, 1);
+        if (!before.family.empty()) return before.directory;
+        checkpoint = before.checkpoint;
+        init_from = before.config.trainer.init_from;
+    }
+    return "";
+}
+
+std::vector<std::string> keep_hugging_face_files(const std::string& from,
+                                                 const std::string& checkpoint) {
+    const std::string to = checkpoint + "/hugging_face";
+    constexpr std::uint64_t kMaxBytes = 256 << 20;
+    fs::create_directory(to);
+    std::vector<std::string> kept;
+    for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
+        const std::string name = entry.path().filename().string();
+        if (!entry.is_regular_file() || !is_kept(name)) continue;
+        EVENKEEL_CHECK_CODE(entry.file_size() <= kMaxBytes, ErrorCode::kIo, "import",
+                            entry.path().string(), ": got ", entry.file_size(),
+                            " bytes, want at most ", kMaxBytes);
+        fs::copy_file(entry.path(), fs::path(to) / name);
+        kept.push_back(name);
+    }
+    std::sort(kept.begin(), kept.end());
+    return kept;
 }
 
 std::string printable(const std::string& text) {

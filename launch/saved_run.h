@@ -1,26 +1,41 @@
-// A run directory as train leaves it: config.json, metrics.jsonl, summary.json, checkpoints/, report.html.
+// What commands take as a model: a run directory as train leaves it (config.json, metrics.jsonl, summary.json,
+// checkpoints/, report.html), one of its checkpoints, or a Hugging Face folder.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "framework/tensor_source.h"
 #include "launch/run_config.h"
 
 namespace evenkeel {
 
 struct SavedRun {
-    std::string directory;   // of the run
-    std::string checkpoint;  // the one to load
+    std::string directory;   // of the run; the Hugging Face folder
+    std::string checkpoint;  // the one to load; the Hugging Face folder
     std::int64_t step = 0;
-    RunConfig config;  // as saved, with overrides
+    RunConfig
+        config;  // as saved, with overrides; of a Hugging Face folder the model, else defaults
+    std::string family;  // of a Hugging Face folder; "" for a run
+    std::shared_ptr<const TensorSource> weights;
 };
 
-// path: a run directory (its newest checkpoint is taken) or a checkpoint inside one. Throws kIo naming
-// what is missing. The grid is fitted to world_size ranks unless an override sets a parallel.* key.
+// path: a run directory (its newest checkpoint is taken), a checkpoint inside one or a Hugging Face folder. Throws kIo
+// naming what is missing. The grid is fitted to world_size ranks unless an override sets a parallel.* key.
 SavedRun open_saved_run(const std::string& path,
                         const std::vector<std::string>& overrides,
                         int world_size);
+
+// The directory with the config.json, tokenizer and other files that the model was imported with, "" if it was not: of
+// the checkpoint or, by trainer.init_from, of what its run started from.
+std::string hugging_face_files(const SavedRun& run);
+
+// Copies these to CHECKPOINT/hugging_face, from such a directory or from a Hugging Face folder, whose weights and code
+// stay behind; returns their names.
+std::vector<std::string> keep_hugging_face_files(const std::string& from,
+                                                 const std::string& checkpoint);
 
 // Text of unknown bytes made fit for a terminal or a page: invalid UTF-8 and control characters other
 // than newline and tab are replaced by U+FFFD.

@@ -89,8 +89,8 @@ class LanguageModel : public TrainableModel {
     void save_state(const std::string& directory) override;
     void load_state(const std::string& directory) override;
     bool load_initial(const std::string& directory, bool with_moments) override;
-    // Without optimizer state: of a checkpoint's directory, or from wherever they are. Throws kConfig for weights that
-    // say they are another model's, and as load_parameters does.
+    // Without optimizer state: of the directory of a checkpoint or of Hugging Face, or from wherever they are.
+    // Throws kConfig for weights that say they are another model's, and as load_parameters does.
     void load_weights(const std::string& directory);
     void load_weights(const TensorSource& weights);
     // Parameters have been given other first values than the constructor's: rules take them as theirs.

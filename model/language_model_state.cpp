@@ -1,6 +1,7 @@
 // Saving, loading and describing a language model.
 #include "framework/run_state.h"
 #include "framework/safetensors_source.h"
+#include "model/hugging_face/folder.h"
 #include "model/language_model.h"
 #include "model/weight_rule.h"
 #include "parallel/sharded_state.h"
@@ -19,12 +20,14 @@ std::string config_json(ModelConfig config) {
 
 }  // namespace
 
-std::string LanguageModel::description() const {
-    ModelConfig described = config_;
+std::string description_of(const ModelConfig& config) {
+    ModelConfig described = config;
     described.telemetry = true;  // watching changes nothing
     described.method.clear();    // its settings are there
     return config_json(described);
 }
+
+std::string LanguageModel::description() const { return description_of(config_); }
 
 void LanguageModel::save_state(const std::string& directory) {
     save_parameters(grid_, parameters_, directory, {{kModelKey, description()}});
@@ -63,6 +66,7 @@ bool LanguageModel::load_initial(const std::string& directory, bool with_moments
 }
 
 void LanguageModel::load_weights(const std::string& directory) {
+    if (hugging_face::is_folder(directory)) return load_weights(hugging_face::Folder(directory));
     load_weights(SafetensorsSource(weights_file(directory)));
 }
 

@@ -75,6 +75,9 @@ struct ModelConfig {
     AttentionConfig layer_attention(std::int64_t layer) const;
 };
 
+// JSON that names the model: what TrainableModel::description says of it, and model.safetensors in its metadata.
+std::string description_of(const ModelConfig& config);
+
 // Exact number of trainable elements of the global model.
 std::int64_t parameter_count(const ModelConfig& config);
 // Floating-point operations of one token's forward and backward pass in a sequence of T: 6 per matrix

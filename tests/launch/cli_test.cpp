@@ -45,12 +45,20 @@ TEST_P(CommandTest, HelpShowsExamples) {
     EXPECT_NE(outcome.output.find(std::string("evenkeel ") + GetParam()), std::string::npos);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All,
-    CommandTest,
-    ::testing::Values(
-        "train", "eval", "sample", "inspect", "report", "bench", "methods", "retrofit", "study"),
-    [](const auto& test) { return std::string(test.param); });
+INSTANTIATE_TEST_SUITE_P(All,
+                         CommandTest,
+                         ::testing::Values("train",
+                                           "eval",
+                                           "sample",
+                                           "inspect",
+                                           "import",
+                                           "export",
+                                           "report",
+                                           "bench",
+                                           "methods",
+                                           "retrofit",
+                                           "study"),
+                         [](const auto& test) { return std::string(test.param); });
 
 TEST(CliTest, BadUsageIsStatusTwo) {
     EXPECT_EQ(run_evenkeel("").status, 2);

@@ -1,0 +1,164 @@
+// Hugging Face folders in and out, as a user does it.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "framework/checkpoint.h"
+#include "framework/safetensors.h"
+#include "launch/saved_run.h"
+#include "tests/launch/command_line.h"
+
+namespace evenkeel {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using testing::Outcome;
+using testing::run_evenkeel;
+using testing::TemporaryDirectory;
+using testing::TinyRun;
+
+std::string fixture(const std::string& name) {
+    return std::string(EVENKEEL_SOURCE_DIR) + "/tests/fixtures/hugging_face/" + name;
+}
+
+// A model of bytes as a Hugging Face folder: trained for a few steps here, exported.
+class ImportExportTest : public ::testing::Test {
+  protected:
+    static void SetUpTestSuite() {
+        run_ = new TinyRun;
+        const Outcome trained =
+            run_evenkeel(run_->train("--set model.attention.qk_norm.gain=shared_channel"));
+        ASSERT_EQ(trained.status, 0) << trained.output;
+        const Outcome exported = run_evenkeel("export " + run_->run + " " + folder());
+        ASSERT_EQ(exported.status, 0) << exported.output;
+        ASSERT_NE(exported.output.find("qwen3"), std::string::npos) << exported.output;
+    }
+    static void TearDownTestSuite() {
+        delete run_;
+        run_ = nullptr;
+    }
+    static std::string folder() { return run_->directory.file("folder"); }
+    static Json json_of(const std::string& arguments) {
+        const Outcome outcome = run_evenkeel(arguments);
+        EXPECT_EQ(outcome.status, 0) << outcome.output;
+        return Json::parse(outcome.output.substr(outcome.output.find('{')));
+    }
+
+    static TinyRun* run_;
+    TemporaryDirectory files_;
+};
+TinyRun* ImportExportTest::run_ = nullptr;
+
+TEST_F(ImportExportTest, ARunAndItsFolderEvaluateAlike) {
+    const std::string data = " --json --set data.path=" + run_->text;
+    const double of_run = json_of("eval " + run_->run + data)["validation_loss"];
+    const double of_folder = json_of(
+        "eval " + folder() + data + " --set trainer.seq_len=" +
+        std::to_string(open_saved_run(run_->run, {}, 1).config.trainer.seq_len))["validation_loss"];
+    EXPECT_NEAR(of_folder, of_run, 1e-3);
+}
+
+TEST_F(ImportExportTest, ImportedExportedAndImportedAgainIsTheSame) {
+    const std::string first = files_.file("first"), again = files_.file("again");
+    std::ofstream(folder() + "/tokenizer.json") << "{\"a\": 1}";
+    ASSERT_EQ(run_evenkeel("import " + folder() + " " + first).status, 0);
+    ASSERT_EQ(run_evenkeel("export " + first + " " + again).status, 0);
+    for (const char* name : {"config.json", "tokenizer.json"}) {
+        EXPECT_EQ(read_file(again + "/" + name), read_file(folder() + "/" + name)) << name;
+    }
+    EXPECT_EQ(read_file(again + "/model.safetensors"), read_file(folder() + "/model.safetensors"));
+    const std::string checkpoint = first + "/checkpoints/step_00000000";
+    EXPECT_TRUE(fs::exists(checkpoint + "/hugging_face/tokenizer.json"));
+    const Json inspected = json_of("inspect " + folder() + " --json");
+    EXPECT_EQ(inspected["family"], "qwen3");
+    EXPECT_EQ(inspected["config"]["attention"]["qk_norm"]["gain"], "shared_channel");
+    fs::remove(folder() + "/tokenizer.json");
+}
+
+TEST_F(ImportExportTest, ARunThatStartedFromAnImportKeepsItsFiles) {
+    const std::string imported = files_.file("imported"), out = files_.file("out");
+    std::ofstream(folder() + "/tokenizer.json") << "{\"a\": 1}";
+    ASSERT_EQ(run_evenkeel("import " + folder() + " " + imported).status, 0);
+    fs::remove(folder() + "/tokenizer.json");
+    const std::string more =
+        " --set model.attention.qk_norm.gain=shared_channel"
+        " --set trainer.steps=2 --set trainer.init_from=" +
+        imported + " --set trainer.run_dir=" + files_.file("more");
+    const Outcome trained = run_evenkeel(run_->train(more));
+    ASSERT_EQ(trained.status, 0) << trained.output;
+    const Outcome exported = run_evenkeel("export " + files_.file("more") + " " + out);
+    ASSERT_EQ(exported.status, 0) << exported.output;
+    EXPECT_TRUE(fs::exists(out + "/tokenizer.json"));
+}
+
+TEST_F(ImportExportTest, ATargetThatIsThereIsRefused) {
+    fs::create_directory(files_.file("there"));
+    const Outcome imported = run_evenkeel("import " + folder() + " " + files_.file("there"));
+    EXPECT_EQ(imported.status, 1) << imported.output;
+    EXPECT_NE(imported.output.find("is there already"), std::string::npos) << imported.output;
+    const Outcome exported = run_evenkeel("export " + run_->run + " " + files_.file("there"));
+    EXPECT_EQ(exported.status, 1) << exported.output;
+    EXPECT_TRUE(fs::is_empty(files_.file("there")));
+}
+
+TEST_F(ImportExportTest, AWeightThatIsNotFiniteLeavesNothing) {
+    const std::string bad = files_.file("bad");
+    fs::copy(folder(), bad);
+    std::fstream file(bad + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(-4, std::ios::end);
+    file.write("\x00\x00\xC0\x7F", 4);  // NaN, in fp32
+    file.close();
+    const Outcome imported = run_evenkeel("import " + bad + " " + files_.file("run"));
+    EXPECT_EQ(imported.status, 1) << imported.output;
+    EXPECT_NE(imported.output.find("is NaN or infinite"), std::string::npos) << imported.output;
+    EXPECT_EQ(std::distance(fs::directory_iterator(files_.path()), {}), 1);
+    EXPECT_NE(run_evenkeel("eval " + bad + " --set data.path=" + run_->text)
+                  .output.find("is NaN or infinite"),
+              std::string::npos);
+}
+
+TEST_F(ImportExportTest, WhatNoFamilyHoldsIsRefusedUnlessItsCodeComesAlong) {
+    const TinyRun per_head;
+    const Outcome trained = run_evenkeel(per_head.train("--set trainer.steps=3"));
+    ASSERT_EQ(trained.status, 0) << trained.output;
+    const std::string out = files_.file("out");
+    const Outcome refused = run_evenkeel("export " + per_head.run + " " + out);
+    EXPECT_EQ(refused.status, 2) << refused.output;
+    EXPECT_NE(refused.output.find("--remote-code"), std::string::npos) << refused.output;
+    EXPECT_FALSE(fs::exists(out));
+    const Outcome exported =
+        run_evenkeel("export " + per_head.run + " " + out + " --remote-code --shard-size 100000");
+    ASSERT_EQ(exported.status, 0) << exported.output;
+    EXPECT_TRUE(fs::exists(out + "/modeling_evenkeel.py"));
+    EXPECT_TRUE(fs::exists(out + "/model.safetensors.index.json"));
+    const Outcome back = run_evenkeel("import " + out + " " + files_.file("back"));
+    EXPECT_EQ(back.status, 0) << back.output;
+}
+
+TEST_F(ImportExportTest, InspectShowsWhatFixturesMapTo) {
+    const Outcome shown = run_evenkeel("inspect " + fixture("stablelm_parallel"));
+    EXPECT_EQ(shown.status, 0) << shown.output;
+    for (const char* part : {"stablelm", "layers.0.attention.q_gain",
+                             "model.layers.0.self_attn.q_layernorm.norms.0.weight"}) {
+        EXPECT_NE(shown.output.find(part), std::string::npos) << part << "\n" << shown.output;
+    }
+}
+
+TEST_F(ImportExportTest, AFolderOfAFamilyThatIsNotKnownIsRefusedByName) {
+    const std::string odd = files_.file("odd");
+    fs::copy(folder(), odd);
+    std::ofstream(odd + "/config.json") << R"({"model_type": "mamba"})";
+    const Outcome imported = run_evenkeel("import " + odd + " " + files_.file("run"));
+    EXPECT_EQ(imported.status, 2) << imported.output;
+    EXPECT_NE(imported.output.find("model_type: got \"mamba\""), std::string::npos);
+    // Its files can be looked at all the same.
+    const Outcome shown = run_evenkeel("inspect " + odd);
+    EXPECT_EQ(shown.status, 0) << shown.output;
+    EXPECT_NE(shown.output.find("model.embed_tokens.weight"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace evenkeel
