@@ -74,10 +74,21 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
 }
 
 void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
-    CLI::App& app = *program.add_subcommand("eval", "Validation loss of a saved model");
-    app.add_option("run", command.run,
+    CLI::App& app = *program.add_subcommand(
+        "eval", "Validation loss of a saved model, or its logits for given tokens");
+    app.add_option("run,--model", command.run,
                    "A run directory, one of its checkpoints or a Hugging Face folder")
         ->required();
+    CLI::Option* tokens =
+        app.add_option("--tokens", command.tokens,
+                       "Sequences: tensor tokens [N, T], int32 or int64, of a safetensors file")
+            ->type_name("FILE");
+    CLI::Option* logits =
+        app.add_option("--logits", command.logits,
+                       "Write their logits: tensor logits [N, T, vocabulary], fp32")
+            ->type_name("FILE");
+    tokens->needs(logits);
+    logits->needs(tokens);
     add_overrides(app, command.overrides);
     app.add_flag("--json", command.json, "Print JSON");
     app.footer(
@@ -85,7 +96,9 @@ void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
         "  evenkeel eval runs/tiny\n"
         "  evenkeel eval runs/tiny/checkpoints/step_00000150 --json\n"
         "  evenkeel eval runs/quickstart --set trainer.eval_sequences=0\n"
-        "  mpirun -np 2 evenkeel eval runs/quickstart\n\n"
+        "  mpirun -np 2 evenkeel eval runs/quickstart\n"
+        "  evenkeel eval --model models/llama --tokens tokens.safetensors --logits "
+        "logits.safetensors\n\n"
         "A checkpoint loads at any number of ranks, whatever number it was trained on.");
     app.callback([&] { choice.run = [&](Communicator& world) { run_eval(command, world); }; });
 }

@@ -23,6 +23,8 @@ void run_train(const TrainCommand& command, Communicator& world);
 struct EvalCommand {
     std::string run;  // a run directory, one of its checkpoints or a Hugging Face folder
     std::vector<std::string> overrides;
+    std::string tokens;  // --tokens: a file of sequences, whose logits are written instead
+    std::string logits;  // --logits: where to
     bool json = false;
 };
 void run_eval(const EvalCommand& command, Communicator& world);
@@ -54,8 +56,9 @@ struct RetrofitCommand {
 void run_retrofit(const RetrofitCommand& command, Communicator& world);
 
 struct InspectCommand {
-    std::string path;  // a run, a checkpoint, a Hugging Face folder, a directory of safetensors files, or one
-                       // such file
+    std::string
+        path;  // a run, a checkpoint, a Hugging Face folder, a directory of safetensors files, or one
+               // such file
     bool json = false;
 };
 void run_inspect(const InspectCommand& command);
@@ -73,7 +76,8 @@ struct ExportCommand {
     std::string family;  // "": the one it came from, or the first that can hold it
     std::string dtype;   // fp32, bf16, fp16; "": as in the checkpoint
     std::int64_t shard_bytes = 5'000'000'000;
-    bool remote_code = false;  // a family that the transformers package does not know, with its code
+    bool remote_code =
+        false;  // a family that the transformers package does not know, with its code
     bool json = false;
 };
 void run_export(const ExportCommand& command);

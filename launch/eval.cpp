@@ -5,11 +5,13 @@
 #include <numbers>
 
 #include "launch/commands.h"
+#include "launch/eval_logits.h"
 #include "launch/saved_run.h"
 
 namespace evenkeel {
 
 void run_eval(const EvalCommand& command, Communicator& world) {
+    if (!command.tokens.empty()) return write_logits(command, world);
     SavedRun run = open_saved_run(command.run, command.overrides, world.size());
     run.config.validate(world.size());
     const ProcessGrid grid(world, run.config.parallel, run.config.device);

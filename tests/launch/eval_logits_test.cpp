@@ -1,0 +1,87 @@
+// evenkeel eval --tokens --logits: what a model computes, for anyone to compare.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "framework/safetensors.h"
+#include "tests/launch/command_line.h"
+
+namespace evenkeel::testing {
+namespace {
+
+const std::string kFixtures = std::string(EVENKEEL_SOURCE_DIR) + "/tests/fixtures/hugging_face/";
+
+double worst_difference(const std::string& path, const std::string& wanted) {
+    const Tensor got = SafetensorsReader(path).read("logits");
+    const Tensor want = SafetensorsReader(wanted).read("logits");
+    EXPECT_EQ(got.shape(), want.shape());
+    EXPECT_EQ(got.dtype(), DType::kFloat32);
+    double worst = 0.0;
+    for (std::int64_t i = 0; i < got.numel(); ++i) {
+        const double difference = std::abs(got.data<float>()[i] - want.data<float>()[i]);
+        if (!(difference <= worst)) worst = difference;
+    }
+    return worst;
+}
+
+class EvalLogits : public ::testing::Test {
+  protected:
+    std::string arguments(const std::string& model, const std::string& tokens) const {
+        return "eval --model " + model + " --tokens " + tokens + " --logits " + out_;
+    }
+    TemporaryDirectory directory_;
+    std::string out_ = directory_.file("logits.safetensors");
+};
+
+TEST_F(EvalLogits, OfAFolderAreThoseOfTransformers) {
+    const Outcome outcome =
+        run_evenkeel(arguments(kFixtures + "qwen3", kFixtures + "qwen3.safetensors"));
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find("2 sequences of 24 tokens, 64 logits each"), std::string::npos)
+        << outcome.output;
+    EXPECT_LE(worst_difference(out_, kFixtures + "qwen3.safetensors"), 1e-4);
+}
+
+TEST_F(EvalLogits, OfAnImportedRunAreThoseOfTransformersToo) {
+    const std::string run = directory_.file("run");
+    const Outcome imported = run_evenkeel("import " + kFixtures + "cohere " + run);
+    ASSERT_EQ(imported.status, 0) << imported.output;
+    const Outcome outcome = run_evenkeel(arguments(run, kFixtures + "cohere.safetensors"));
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_LE(worst_difference(out_, kFixtures + "cohere.safetensors"), 1e-4);
+}
+
+TEST_F(EvalLogits, OfAModelThatTransformersNeedsOurCodeForAreThatCodes) {
+    const std::string run = directory_.file("run"), folder = directory_.file("folder");
+    ASSERT_EQ(run_evenkeel("import " + kFixtures + "evenkeel " + run).status, 0);
+    const Outcome exported = run_evenkeel("export " + run + " " + folder + " --remote-code");
+    ASSERT_EQ(exported.status, 0) << exported.output;
+    for (const char* file : {"modeling_evenkeel.py", "configuration_evenkeel.py"}) {
+        EXPECT_TRUE(std::filesystem::exists(folder + "/" + file)) << file;
+    }
+    const Outcome outcome = run_evenkeel(arguments(folder, kFixtures + "evenkeel.safetensors"));
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_LE(worst_difference(out_, kFixtures + "evenkeel.safetensors"), 1e-4);
+}
+
+TEST_F(EvalLogits, OfIdsBeyondTheVocabularyAreRefusedAndLeaveNoFile) {
+    const std::string tokens = directory_.file("tokens.safetensors");
+    const Tensor ids = Tensor::zeros({1, 2}, DType::kInt32);
+    ids.data<std::int32_t>()[1] = 64;
+    write_safetensors(tokens, {{"tokens", ids}});
+    const Outcome outcome = run_evenkeel(arguments(kFixtures + "llama", tokens));
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_NE(outcome.output.find("tokens [0, 1]: got 64, want 0 to 63"), std::string::npos)
+        << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(out_));
+}
+
+TEST_F(EvalLogits, WantBothFiles) {
+    const Outcome outcome = run_evenkeel("eval " + kFixtures + "llama --logits " + out_);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("--tokens"), std::string::npos) << outcome.output;
+}
+
+}  // namespace
+}  // namespace evenkeel::testing
