@@ -94,6 +94,9 @@ class Retrofit final : public Study {
         RetrofitRig rig = rig_;
         Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
         json.erase("jobs");
+        if (const std::string text = text_fingerprint(rig.rig); !text.empty()) {
+            json[kTextFingerprint] = text;
+        }
         return json.dump();
     }
 
