@@ -149,6 +149,11 @@ bool AlarmBoard::read(const MetricRecord& record, Watch& watch, std::vector<doub
     return true;
 }
 
+bool AlarmBoard::Watch::is_watched(std::size_t cell) const {
+    const std::size_t row = cell / static_cast<std::size_t>(std::max<std::int64_t>(columns, 1));
+    return row >= rule.rows.size() || rule.rows[row];
+}
+
 bool AlarmBoard::is_broken(const Watch& watch,
                            std::size_t cell,
                            double value,
@@ -197,8 +202,11 @@ AlarmEvent AlarmBoard::event_of(const Watch& watch,
     event.action = watch.rule.setting.action;
     event.threshold = watch.rule.setting.threshold;
     event.since = step;
+    event.of = 0;
     std::size_t worst = values.size();
     for (std::size_t i = 0; i < values.size(); ++i) {
+        if (!watch.is_watched(i)) continue;
+        ++event.of;
         if (raised && !watch.cells[i].active) continue;
         event.count += raised ? 1 : 0;
         // Of drifting values the one that has moved most; NaN is worst of all.
@@ -211,7 +219,7 @@ AlarmEvent AlarmBoard::event_of(const Watch& watch,
         };
         if (worst == values.size() || badness(i) > badness(worst)) worst = i;
     }
-    event.of = static_cast<std::int64_t>(values.size());
+    if (worst == values.size()) worst = 0;
     event.value = values[worst];
     if (raised) event.since = watch.cells[worst].since;
     if (watch.rows * watch.columns > 1 || watch.rule.of_row_means) {
@@ -232,6 +240,7 @@ std::vector<AlarmEvent> AlarmBoard::check(const MetricRecord& record) {
             !fits_a_line(watch.rule.test) || watch.history.size() >= kAlarmLeastRecords;
         bool active = false;
         for (std::size_t i = 0; i < values.size(); ++i) {
+            if (!watch.is_watched(i)) continue;
             Cell& cell = watch.cells[i];
             // After restore an alarm waits for its line: it is not over for want of one.
             if (cell.active && !has_line && is_in_reach(watch.rule, values[i])) {

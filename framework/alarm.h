@@ -39,6 +39,7 @@ struct AlarmRule {
     Test test = Test::kAbove;
     AlarmSetting setting;
     bool of_row_means = false;  // of a table: the mean of each row in place of each number
+    std::vector<bool> rows;     // of a table: which are watched; empty: all
     double least = 0.0;         // kDoubling: smaller values may grow
     std::string row = "row", column = "column";  // what messages call a place in a table
     std::string advice;                          // what to read, for the message
@@ -85,6 +86,7 @@ class AlarmBoard {
         std::vector<Cell> cells;
         std::deque<std::pair<double, std::vector<double>>> history;  // step, values
         bool active = false;
+        bool is_watched(std::size_t cell) const;
     };
     bool read(const MetricRecord& record, Watch& watch, std::vector<double>& values) const;
     bool is_broken(const Watch& watch, std::size_t cell, double value, std::int64_t step) const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <map>
 
@@ -74,7 +75,11 @@ Series line_of(const std::vector<MetricRecord>& records,
     const HeatMap map =
         table_map(records, table, what == Of::kLeast, 300, std::numeric_limits<std::size_t>::max());
     for (std::size_t i = 0; i < map.columns.size(); ++i) {
-        const std::vector<float>& column = map.columns[i];
+        // A layer without a norm has no gains and no bound.
+        std::vector<float> column;
+        std::copy_if(map.columns[i].begin(), map.columns[i].end(), std::back_inserter(column),
+                     [](float value) { return std::isfinite(value); });
+        if (column.empty()) column = map.columns[i];
         const auto [low, high] = std::minmax_element(column.begin(), column.end());
         double value = what == Of::kLeast ? *low : *high;
         if (what == Of::kMean) {

@@ -1,5 +1,6 @@
 #include "model/alarms.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace evenkeel {
@@ -58,30 +59,52 @@ std::vector<AlarmRule> alarm_rules(const AlarmConfig& config, const ModelConfig&
     };
     const AttentionConfig& attention = model.attention;
     const QkNormConfig& norm = attention.qk_norm;
-    const bool normed = norm.kind != QkNormKind::kNone;
-    // Where nothing bounds the logits, or not yet, these are watched themselves.
-    const bool bounded = normed && norm.anneal_steps == 0;
+    // Layers with a norm are watched for other numbers than those without. Where nothing bounds the logits, or not
+    // yet, these are watched themselves.
+    std::vector<bool> normed, bounded, unbounded;
+    for (std::int64_t layer = 0; layer < model.num_layers; ++layer) {
+        const QkNormConfig of_layer = model.layer_attention(layer).qk_norm;
+        normed.push_back(of_layer.kind != QkNormKind::kNone);
+        bounded.push_back(normed.back() && of_layer.anneal_steps == 0);
+        unbounded.push_back(!bounded.back());
+    }
+    const auto any = [](const std::vector<bool>& layers) {
+        return std::find(layers.begin(), layers.end(), true) != layers.end();
+    };
+    const auto of = [](const std::vector<bool>& layers, AlarmRule& rule) -> AlarmRule& {
+        const bool all = std::find(layers.begin(), layers.end(), false) == layers.end();
+        if (!all) rule.rows = layers;
+        return rule;
+    };
     const char* logits = attention.softcap > 0.0 ? "max_logit_uncapped" : "max_logit";
-    if (!bounded) add("max_logit", logits, Test::kAbove, config.max_logit, "Logits");
+    if (any(unbounded)) {
+        of(unbounded, add("max_logit", logits, Test::kAbove, config.max_logit, "Logits"));
+    }
     add("max_logit_critical", logits, Test::kAbove, config.max_logit_critical, "Logits");
-    if (bounded) add("logit_bound", "logit_bound", Test::kAbove, config.logit_bound, "Logits");
-    add("logit_growth", bounded ? "logit_bound" : logits, Test::kDoubling, config.logit_growth,
-        "Logits")
-        .least = kLeastGrowingLogit;
+    if (any(bounded)) {
+        of(bounded, add("logit_bound", "logit_bound", Test::kAbove, config.logit_bound, "Logits"));
+    }
+    const auto growth = [&](const char* metric, const std::vector<bool>& layers) {
+        if (!any(layers)) return;
+        of(layers, add("logit_growth", metric, Test::kDoubling, config.logit_growth, "Logits"))
+            .least = kLeastGrowingLogit;
+    };
+    growth("logit_bound", bounded);
+    growth(logits, unbounded);
     add("entropy", "entropy_share", Test::kBelowFalling, config.entropy, "Entropy").of_row_means =
         true;
     add("saturation", "saturation", Test::kAbove, config.saturation, "Entropy").of_row_means = true;
-    if (normed) {
-        add("gain_drift", "q_gain_max", Test::kDrift, config.gain_drift, "Gains");
-        add("gain_drift", "k_gain_max", Test::kDrift, config.gain_drift, "Gains");
+    if (any(normed)) {
+        of(normed, add("gain_drift", "q_gain_max", Test::kDrift, config.gain_drift, "Gains"));
+        of(normed, add("gain_drift", "k_gain_max", Test::kDrift, config.gain_drift, "Gains"));
         // eps is added to the mean of squares, or with l2 to their sum.
         const double channels =
             norm.kind == QkNormKind::kL2 ? static_cast<double>(attention.head_dim) : 1.0;
         AlarmSetting rows = config.small_rows;
         rows.threshold = std::sqrt(rows.threshold * norm.eps / channels);
         if (norm.eps > 0.0) {
-            add("small_rows", "q_rms_min", Test::kBelow, rows, "Norms");
-            add("small_rows", "k_rms_min", Test::kBelow, rows, "Norms");
+            of(normed, add("small_rows", "q_rms_min", Test::kBelow, rows, "Norms"));
+            of(normed, add("small_rows", "k_rms_min", Test::kBelow, rows, "Norms"));
         }
     }
     add("gradient_norm", "grad_norm_deviations", Test::kAbove, config.gradient_norm,

@@ -10,7 +10,7 @@ std::int64_t layer_matrix_elements(const ModelConfig& config) {
     const AttentionConfig& a = config.attention;
     const std::int64_t qkv_and_output =
         (2 * a.num_heads + 2 * a.num_kv_heads) * a.head_dim * config.width;
-    const std::int64_t matrices = config.activation == Activation::kSwiGlu ? 3 : 2;
+    const std::int64_t matrices = is_gated(config.activation) ? 3 : 2;
     return qkv_and_output + matrices * config.width * config.feed_forward_width;
 }
 
@@ -35,7 +35,7 @@ std::int64_t head_gain_elements(const AttentionConfig& a) {
 
 std::int64_t layer_bias_elements(const ModelConfig& config) {
     const AttentionConfig& a = config.attention;
-    const std::int64_t inner = config.activation == Activation::kGelu ? 1 : 2;
+    const std::int64_t inner = is_gated(config.activation) ? 2 : 1;
     std::int64_t biases = 0;
     if (a.qkv_bias) biases += (a.num_heads + 2 * a.num_kv_heads) * a.head_dim;
     if (a.output_bias) biases += config.width;
@@ -43,13 +43,20 @@ std::int64_t layer_bias_elements(const ModelConfig& config) {
     return biases;
 }
 
-std::int64_t layer_gain_elements(const ModelConfig& config) {
-    // Two norms or, in nGPT, two rates.
-    std::int64_t gains = 2 * config.width + head_gain_elements(config.attention);
+// A norm's gain, and its bias if it has one.
+std::int64_t norm_elements(const ModelConfig& config) {
+    return (config.norm.bias ? 2 : 1) * config.width;
+}
+
+std::int64_t layer_gain_elements(const ModelConfig& config, std::int64_t layer) {
+    std::int64_t gains = stream_norms(config.architecture) * norm_elements(config) +
+                         head_gain_elements(config.layer_attention(layer));
     if (config.architecture == Architecture::kNgpt) {
-        gains += (config.activation == Activation::kSwiGlu ? 2 : 1) * config.feed_forward_width;
+        // Two rates, and the scales of what leads into the feed-forward layer.
+        gains +=
+            2 * config.width + (is_gated(config.activation) ? 2 : 1) * config.feed_forward_width;
     }
-    if (config.sigma_reparam) gains += config.activation == Activation::kSwiGlu ? 7 : 6;  // gamma
+    if (config.sigma_reparam) gains += is_gated(config.activation) ? 7 : 6;  // gamma
     return gains;
 }
 
@@ -67,15 +74,33 @@ double mean_visible_keys(const AttentionConfig& config, std::int64_t seq_len) {
 
 }  // namespace
 
+std::int64_t stream_norms(Architecture architecture) {
+    switch (architecture) {
+        case Architecture::kPreNorm:
+        case Architecture::kPostNorm:
+            return 2;
+        case Architecture::kSandwichNorm:
+            return 4;
+        case Architecture::kParallel:
+            return 1;
+        case Architecture::kNgpt:
+            break;
+    }
+    return 0;
+}
+
 std::int64_t parameter_count(const ModelConfig& config) {
     const std::int64_t embeddings =
         (config.tied_embeddings ? 1 : 2) * config.vocab_size * config.width;
     // nGPT's scales of logits, or a final norm.
-    const std::int64_t last =
-        config.architecture == Architecture::kNgpt ? config.vocab_size : config.width;
-    return embeddings + last +
-           config.num_layers * (layer_matrix_elements(config) + layer_bias_elements(config) +
-                                layer_gain_elements(config));
+    std::int64_t elements =
+        embeddings +
+        config.num_layers * (layer_matrix_elements(config) + layer_bias_elements(config)) +
+        (config.architecture == Architecture::kNgpt ? config.vocab_size : norm_elements(config));
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+        elements += layer_gain_elements(config, layer);
+    }
+    return elements;
 }
 
 double flops_per_token(const ModelConfig& config, std::int64_t seq_len) {
@@ -83,8 +108,11 @@ double flops_per_token(const ModelConfig& config, std::int64_t seq_len) {
     const double matrices = static_cast<double>(config.num_layers * layer_matrix_elements(config) +
                                                 config.vocab_size * config.width);
     const double per_pair = 12.0 * static_cast<double>(a.num_heads * a.head_dim);
-    return 6.0 * matrices +
-           static_cast<double>(config.num_layers) * per_pair * mean_visible_keys(a, seq_len);
+    double keys = 0.0;
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+        keys += mean_visible_keys(config.layer_attention(layer), seq_len);
+    }
+    return 6.0 * matrices + per_pair * keys;
 }
 
 }  // namespace evenkeel

@@ -150,10 +150,11 @@ struct Silu {
 // x / 2 (1 + tanh u) = x sigmoid(2 u). Beyond |x| = 10 the sigmoid is 0 or 1 in fp32.
 struct TanhGelu {
     EVENKEEL_INLINE static GateSlope of(Vec g) {
-        Vec square = g * g;
-        square = square > 100.0f ? broadcast(100.0f) : square;
-        return {g * (kTanhGeluLinear + kTanhGeluCubic * square),
-                kTanhGeluLinear + 3.0f * kTanhGeluCubic * square};
+        const Vec square = g * g;
+        const Vec bounded = square > 100.0f ? broadcast(100.0f) : square;
+        const Vec slope = kTanhGeluLinear + 3.0f * kTanhGeluCubic * bounded;
+        return {g * (kTanhGeluLinear + kTanhGeluCubic * bounded),
+                square > 100.0f ? broadcast(0.0f) : slope};
     }
 };
 

@@ -18,7 +18,10 @@ struct Sizes {
     std::size_t N, T, C, D, F, V, L, e;  // F and V over P
     std::size_t heads, kv_heads;         // Hl, Kl
     std::size_t inner;                   // g
-    bool normed, ngpt;
+    std::size_t norms;                   // n, of the residual stream in a layer
+    std::size_t norm_elements;           // of one of those
+    std::size_t statistics;              // m, of a row of one
+    bool ngpt;
 
     Sizes(const ModelConfig& config, const StepShape& shape) {
         const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
@@ -29,9 +32,11 @@ struct Sizes {
         F = size(config.feed_forward_width / P), V = size(config.vocab_size / P);
         heads = size(a.num_heads / P);
         kv_heads = size(std::max<std::int64_t>(a.num_kv_heads / P, 1));
-        inner = config.activation == Activation::kSwiGlu ? 2 : 1;
+        inner = is_gated(config.activation) ? 2 : 1;
         e = config.type == ComputeType::kBf16 ? 2 : 4;
-        normed = a.qk_norm.kind != QkNormConfig::Kind::kNone;
+        norms = size(stream_norms(config.architecture));
+        norm_elements = (config.norm.bias ? 2 : 1) * C;
+        statistics = config.norm.kind == NormConfig::Kind::kLayerNorm ? 2 : 1;
         ngpt = config.architecture == Architecture::kNgpt;
     }
 };
@@ -39,7 +44,7 @@ struct Sizes {
 // Of one layer: the parameters of gains and sinks.
 std::size_t head_gain_elements(const AttentionConfig& a, const Sizes& s) {
     const std::size_t sinks = a.sink == AttentionConfig::Sink::kLearned ? s.heads : 0;
-    if (!s.normed) return sinks;
+    if (a.qk_norm.kind == QkNormConfig::Kind::kNone) return sinks;
     switch (a.qk_norm.gain) {
         case QkNormConfig::Gain::kPerHeadChannel:
             return sinks + (s.heads + s.kv_heads) * s.D;
@@ -67,7 +72,7 @@ std::size_t bias_elements(const ModelConfig& config, const Sizes& s) {
 // Bytes that the norm of q and k keeps of a layer for backward, beside q and k: the statistic of each row, and
 // gains that are not the parameters themselves.
 std::size_t saved_norm(const AttentionConfig& a, const Sizes& s) {
-    if (!s.normed) return 0;
+    if (a.qk_norm.kind == QkNormConfig::Kind::kNone) return 0;
     const bool full_width = a.qk_norm.scope == QkNormConfig::Scope::kFullWidth;
     const std::size_t statistic = 4 * s.N * (full_width ? 2 : s.heads + s.kv_heads);
     if (is_kernel_gain(a.qk_norm) && a.qk_norm.anneal_steps == 0) return statistic;
@@ -83,11 +88,13 @@ void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan
     const std::size_t layer =
         (2 * s.heads + 2 * s.kv_heads) * s.D * s.C + (s.inner + 1) * s.F * s.C;
     const std::size_t matrices = (config.tied_embeddings ? 1 : 2) * s.V * s.C + s.L * layer;
-    const std::size_t norms = s.ngpt ? 2 * s.L * s.C : (2 * s.L + 1) * s.C;  // or rates
+    const std::size_t norms =
+        s.ngpt ? 2 * s.L * s.C : (s.norms * s.L + 1) * s.norm_elements;  // or rates
     const std::size_t scales = s.ngpt ? s.L * s.inner * s.F + s.V : 0;
-    const std::size_t of_layers =
-        s.L * (head_gain_elements(config.attention, s) + bias_elements(config, s));
-    const std::size_t gains = norms + scales + of_layers;
+    std::size_t gains = norms + scales + s.L * bias_elements(config, s);
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+        gains += head_gain_elements(config.layer_attention(layer), s);
+    }
     plan.values = s.e == 2 ? 2 * matrices : 4 * scales * s.C;
     // What rules add (gain_hold.h).
     const bool pulls = config.attention.qk_norm.gain_pull > 0.0;
@@ -149,17 +156,32 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
                                              static_cast<std::int64_t>(s.kv_heads));
     }
 
+    // Of the stream: what attention and the feed-forward layer read and, where a norm follows, return; of nGPT
+    // those are the stream itself.
+    const std::size_t kept = config.architecture == Architecture::kSandwichNorm ? 6
+                             : config.architecture == Architecture::kParallel   ? 2
+                                                                                : 4;
+    const std::size_t of_stream = s.ngpt ? 4 : s.norms * s.statistics;
     const std::size_t in_and_out = s.heads + (s.heads + 2 * s.kv_heads);
-    const std::size_t turned = s.normed ? s.heads + s.kv_heads : 0;
-    plan.saved_layer = s.e * s.N * (4 * s.C + (in_and_out + turned) * s.D + (s.inner + 1) * s.F) +
-                       4 * s.N * (s.heads + (s.ngpt ? 4 : 2)) + saved_norm(config.attention, s);
-    plan.saved =
-        s.L * plan.saved_layer + (s.ngpt ? s.e * s.N * s.C : 2 * s.e * s.N * s.C + 4 * s.N);
+    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+        const AttentionConfig attention = config.layer_attention(layer);
+        const bool normed = attention.qk_norm.kind != QkNormConfig::Kind::kNone;
+        const std::size_t turned = normed ? s.heads + s.kv_heads : 0;
+        const std::size_t of_layer =
+            s.e * s.N * (kept * s.C + (in_and_out + turned) * s.D + (s.inner + 1) * s.F) +
+            4 * s.N * (s.heads + of_stream) + saved_norm(attention, s);
+        plan.saved_layer = std::max(plan.saved_layer, of_layer);
+        plan.saved += of_layer;
+    }
+    plan.saved += s.ngpt ? s.e * s.N * s.C : 2 * s.e * s.N * s.C + 4 * s.N * s.statistics;
     plan.loss = s.e * s.N * s.V + 4 * s.N;
 
+    // Where norms follow the layers, also the gradient of what a layer returned.
+    const bool post = config.architecture == Architecture::kPostNorm ||
+                      config.architecture == Architecture::kSandwichNorm;
     const std::size_t feed_forward = s.e * s.N * ((s.inner + 1) * s.F + s.C);
-    plan.backward =
-        2 * s.e * s.N * s.C + std::max(feed_forward, attention_backward(s, scratch.backward));
+    plan.backward = (post ? 3 : 2) * s.e * s.N * s.C +
+                    std::max(feed_forward, attention_backward(s, scratch.backward));
     if (!on_gpu && shape.tensor_parallel > 1) {
         const auto P = static_cast<std::size_t>(shape.tensor_parallel);
         plan.communication = std::min(kLongestMessage, s.e * s.N * s.C) / P * (P - 1);

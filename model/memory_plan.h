@@ -2,8 +2,9 @@
 //
 // B sequences of a micro-batch, T positions, N = B T tokens, C width, H query heads, K key/value heads, D head
 // width, F feed-forward width, V vocabulary, L layers, P tensor-parallel size. Hl = H/P and Kl = K/P heads are on
-// this rank (Kl = 1 where P > K), g = 2 matrices lead into the feed-forward layer with SwiGLU and 1 with GELU,
-// e bytes are an element of the compute type, s are those of flash_attention_scratch in backward.
+// this rank (Kl = 1 where P > K), g = 2 matrices lead into the feed-forward layer where it is gated and 1 with GELU,
+// a layer has n norms (pre_norm and post_norm 2, sandwich_norm 4, parallel 1) with m numbers a row (RMSNorm 1,
+// LayerNorm 2), e bytes are an element of the compute type, s are those of flash_attention_scratch in backward.
 #pragma once
 
 #include <cstddef>
@@ -26,10 +27,10 @@ struct StepShape {
 // In bytes.
 struct MemoryPlan {
     // Held throughout. M matrix elements: V/P C, twice unless embeddings are tied, and in each layer
-    // (2 Hl + 2 Kl) D C + (g + 1) F/P C. G gain elements: (2 L + 1) C, and in each layer those of the gains of q and
-    // k, (Hl + Kl) D where each head has its own, and Hl of learned sinks.
+    // (2 Hl + 2 Kl) D C + (g + 1) F/P C. G gain elements: (n L + 1) C, twice that with biases, and in each layer
+    // those of the gains of q and k, (Hl + Kl) D where each head has its own, and Hl of learned sinks.
     // sigma_reparam.h adds small parameters, tables, and fp32 values; nGPT has 2 L C rates instead of the norms'
-    // (2 L + 1) C gains, L g F/P + V/P scales, and fp32 values of the matrices with these.
+    // gains, L g F/P + V/P scales, and fp32 values of the matrices with these.
     std::size_t values = 0;     // bf16 only: 2 M; fp32 values are their own masters
     std::size_t masters = 0;    // 4 (M + G)
     std::size_t gradients = 0;  // 4 (M + G)
@@ -37,16 +38,18 @@ struct MemoryPlan {
     std::size_t tables = 0;  // rotation of each layer 4 T D, telemetry, token ids, singular vectors
 
     // Of one layer between forward and backward:
-    //   e N (4 C + (3 Hl + 3 Kl) D + (g + 1) F/P) + 4 N (2 Hl + Kl + 2),
-    // without QK-norm e N (4 C + (2 Hl + 2 Kl) D + (g + 1) F/P) + 4 N (Hl + 2). With one statistic for all heads
-    // 2 in place of the second Hl + Kl; with a factor of the logits in place of gains a channel 4 Hl D more.
-    std::size_t saved_layer = 0;
+    //   e N (4 C + (3 Hl + 3 Kl) D + (g + 1) F/P) + 4 N (2 Hl + Kl + n m),
+    // without QK-norm e N (4 C + (2 Hl + 2 Kl) D + (g + 1) F/P) + 4 N (Hl + n m). In place of 4 C sandwich_norm has
+    // 6 C, parallel 2 C. With one statistic for all heads 2 in place of the second Hl + Kl; with a factor of the logits in place of gains a channel 4 Hl D more.
+    std::size_t saved_layer = 0;  // the most that a layer has
     // In nGPT 4 N more a layer for each of its two updates than a norm keeps, 4 N (.. + 4).
-    std::size_t saved = 0;  // L of those, and 2 e N C + 4 N of the final norm; e N C without one
-    std::size_t loss = 0;   // logits, then their gradients: e N V/P; and 4 N
+    // Of all layers, and 2 e N C + 4 N m of the final norm; e N C without one.
+    std::size_t saved = 0;
+    std::size_t loss = 0;  // logits, then their gradients: e N V/P; and 4 N
     // What backward makes on top, most in the last layer, for which all others wait: gradients of the final norm's
     // output and of the residual stream, and the larger of what its two halves make,
-    //   2 e N C + max(e N ((g + 1) F/P + C), e N (C + (2 Hl + 2 Kl) D) + max(s, e N C)).
+    //   2 e N C + max(e N ((g + 1) F/P + C), e N (C + (2 Hl + 2 Kl) D) + max(s, e N C)),
+    // and e N C of a norm after a layer.
     std::size_t backward = 0;
     std::size_t communication = 0;  // staging of sums over ranks on the CPU
 

@@ -215,7 +215,7 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
     attention.validate(tensor_parallel, device);
     const bool clips = attention.qk_clip_threshold > 0.0;
     EVENKEEL_CHECK_CODE(
-        !clips || (!sigma_reparam && architecture == Architecture::kPreNorm), ErrorCode::kConfig,
+        !clips || (!sigma_reparam && architecture != Architecture::kNgpt), ErrorCode::kConfig,
         "ModelConfig", "model.attention.qk_clip_threshold: got ", attention.qk_clip_threshold,
         ", want 0: ",
         sigma_reparam ? "with model.sigma_reparam the scale of a weight is gamma's, "

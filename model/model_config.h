@@ -78,6 +78,8 @@ struct ModelConfig {
 // JSON that names the model: what TrainableModel::description says of it, and model.safetensors in its metadata.
 std::string description_of(const ModelConfig& config);
 
+// Norms of the residual stream in a layer.
+std::int64_t stream_norms(Architecture architecture);
 // Exact number of trainable elements of the global model.
 std::int64_t parameter_count(const ModelConfig& config);
 // Floating-point operations of one token's forward and backward pass in a sequence of T: 6 per matrix

@@ -89,7 +89,7 @@ struct TanhGelu {
         return g * (kTanhGeluLinear + kTanhGeluCubic * square(g));
     }
     __device__ static float slope(float g) {
-        return kTanhGeluLinear + 3.0f * kTanhGeluCubic * square(g);
+        return g * g > 100.0f ? 0.0f : kTanhGeluLinear + 3.0f * kTanhGeluCubic * (g * g);
     }
 };
 

@@ -1,4 +1,4 @@
-// Every method over several ranks against the same on one.
+// Every method, and what other families of models have, over several ranks against the same on one.
 #include <gtest/gtest.h>
 
 #include "model/method.h"
@@ -14,33 +14,54 @@ using testing::SoloGrid;
 using testing::train_steps;
 using testing::TrainingCurve;
 
+struct Variant {
+    std::string name;
+    ModelConfig config;
+};
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.name; }
+
 // Two KV heads, so that four tensor-parallel ranks replicate them; limits low enough to matter.
-ModelConfig model_of(const Method& method) {
-    ModelConfig config = testing::tiny_model();
-    config.attention.num_heads = 8;
-    config.attention.num_kv_heads = 2;
-    config.method = method.name;
-    apply_method(method.name, config);
-    if (config.attention.softcap > 0.0) config.attention.softcap = 2.0;
-    if (config.attention.qk_clip_threshold > 0.0) config.attention.qk_clip_threshold = 2.0;
-    return config;
+std::vector<Variant> variants() {
+    ModelConfig start = testing::tiny_model();
+    start.attention.num_heads = 8;
+    start.attention.num_kv_heads = 2;
+    std::vector<Variant> all;
+    for (const Method* method : methods()) {
+        ModelConfig config = start;
+        config.method = method->name;
+        apply_method(method->name, config);
+        if (config.attention.softcap > 0.0) config.attention.softcap = 2.0;
+        if (config.attention.qk_clip_threshold > 0.0) config.attention.qk_clip_threshold = 2.0;
+        all.push_back({method->name, config});
+    }
+    for (const testing::FamilyTraits& family : testing::kFamilyTraits) {
+        ModelConfig config = start;
+        family.apply(config);
+        all.push_back({family.name, config});
+    }
+    ModelConfig clipped = start;
+    clipped.qk_norm_layers = "1";
+    clipped.attention.qk_clip_threshold = 2.0;
+    clipped.init_std = 0.1;
+    all.push_back({"ClippedWeightsAndGains", clipped});
+    return all;
 }
 
 // Gains that are not all one. nGPT keeps its own: stored in units of 1 / sqrt(C), numbers near 1 would saturate
 // the softmax.
 void vary_gains(LanguageModel& model) {
-    if (model.config().architecture == Architecture::kPreNorm) testing::randomize_gains(model);
+    if (model.config().architecture != Architecture::kNgpt) testing::randomize_gains(model);
 }
 
-class DistributedMethods : public ::testing::TestWithParam<const Method*> {};
+class DistributedMethods : public ::testing::TestWithParam<Variant> {};
 INSTANTIATE_TEST_SUITE_P(,
                          DistributedMethods,
-                         ::testing::ValuesIn(methods().begin(), methods().end()),
-                         [](const auto& info) { return std::string(info.param->name); });
+                         ::testing::ValuesIn(variants()),
+                         [](const auto& info) { return info.param.name; });
 
 TEST_P(DistributedMethods, TrainAsOnOneRank) {
     constexpr int kSteps = 6;
-    const ModelConfig config = model_of(*GetParam());
+    const ModelConfig config = GetParam().config;
     const SoloGrid solo;
     LanguageModel one(solo.grid, config, 1);
     vary_gains(one);
@@ -68,7 +89,7 @@ TEST_P(DistributedMethods, TrainAsOnOneRank) {
 }
 
 TEST_P(DistributedMethods, FollowFp32InBf16AndKeepReplicasEqual) {
-    ModelConfig config = model_of(*GetParam());
+    ModelConfig config = GetParam().config;
     const SoloGrid solo;
     LanguageModel exact(solo.grid, config, 1);
     config.type = ComputeType::kBf16;
@@ -84,7 +105,7 @@ TEST_P(DistributedMethods, FollowFp32InBf16AndKeepReplicasEqual) {
 }
 
 TEST_P(DistributedMethods, DecodeAsOnOneRank) {
-    const ModelConfig config = model_of(*GetParam());
+    const ModelConfig config = GetParam().config;
     const SoloGrid solo;
     const ProcessGrid grid = make_grid(testing::grid_shapes().front());
     LanguageModel one(solo.grid, config, 1), many(grid, config, 1);
@@ -101,7 +122,7 @@ TEST_P(DistributedMethods, DecodeAsOnOneRank) {
 }
 
 TEST_P(DistributedMethods, LoadCheckpointsOfAnotherGrid) {
-    const ModelConfig config = model_of(*GetParam());
+    const ModelConfig config = GetParam().config;
     const testing::SharedDirectory files;
     const ProcessGrid grid = make_grid(testing::grid_shapes().back());
     LanguageModel saved(grid, config, 1);

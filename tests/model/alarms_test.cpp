@@ -49,6 +49,31 @@ TEST(AlarmRulesTest, WatchLogitsWhereANormComesIn) {
               "gradient_norm:grad_norm_deviations:6 ");
 }
 
+// Each layer for what it has: NaN and infinity stand in the tables for what others lack.
+TEST(AlarmRulesTest, WatchEachLayerForWhatItHas) {
+    ModelConfig model;
+    model.num_layers = 3;
+    model.qk_norm_layers = "1";
+    const std::vector<bool> with{false, true, false}, without{true, false, true};
+    EXPECT_EQ(rules_of(model),
+              "max_logit:max_logit:100 max_logit_critical:max_logit:1e+04 "
+              "logit_bound:logit_bound:100 logit_growth:logit_bound:0.25 "
+              "logit_growth:max_logit:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
+              "gain_drift:q_gain_max:4 gain_drift:k_gain_max:4 "
+              "small_rows:q_rms_min:0.00316 small_rows:k_rms_min:0.00316 "
+              "gradient_norm:grad_norm_deviations:6 ");
+    for (const AlarmRule& rule : alarm_rules({}, model)) {
+        const bool of_norm = rule.name == "logit_bound" || rule.name == "gain_drift" ||
+                             rule.name == "small_rows" || rule.metric == "logit_bound";
+        const bool of_plain = rule.name == "max_logit" || (rule.name == "logit_growth" && !of_norm);
+        const std::vector<bool> all;
+        EXPECT_EQ(rule.rows, of_norm    ? with
+                             : of_plain ? without
+                                        : all)
+            << rule.name << " of " << rule.metric;
+    }
+}
+
 TEST(AlarmRulesTest, CompareRowsWithTheEpsOfTheirNorm) {
     ModelConfig model;
     model.attention.qk_norm.kind = QkNormKind::kL2;

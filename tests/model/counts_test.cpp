@@ -24,6 +24,21 @@ std::vector<ModelConfig> variants() {
     all[9].attention.qkv_bias = all[9].attention.output_bias = all[9].feed_forward_bias = true;
     all[10] = all[9];
     all[10].activation = Activation::kGelu;
+    const Architecture architectures[] = {Architecture::kPostNorm, Architecture::kSandwichNorm,
+                                          Architecture::kParallel};
+    for (const Architecture architecture : architectures) {
+        all.push_back(tiny_model());
+        all.back().architecture = architecture;
+        all.back().activation = Activation::kGeGlu;
+        all.push_back(all.back());
+        all.back().norm.kind = NormConfig::Kind::kLayerNorm;
+        all.back().norm.bias = true;
+    }
+    all.push_back(tiny_model());
+    all.back().num_layers = 3;
+    all.back().attention.window = 3;
+    all.back().global_interval = 2;
+    all.back().qk_norm_layers = "0,2";
     for (const Method* method : methods()) {
         all.push_back(tiny_model());
         apply_method(method->name, all.back());
@@ -76,16 +91,18 @@ TEST(CountsTest, FlopsFollowFromMatricesAndVisiblePairs) {
                 matrices += static_cast<double>(num_elements(parameter->global_shape));
             }
             double pairs = 0.0;
-            for (std::int64_t i = 0; i < seq_len; ++i) {
-                for (std::int64_t j = 0; j <= i; ++j) {
-                    const std::int64_t window = config.attention.window;
-                    pairs += window == 0 || i - window < j ? 1.0 : 0.0;
+            for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
+                const std::int64_t window = config.layer_attention(layer).window;
+                for (std::int64_t i = 0; i < seq_len; ++i) {
+                    for (std::int64_t j = 0; j <= i; ++j) {
+                        pairs += window == 0 || i - window < j ? 1.0 : 0.0;
+                    }
                 }
             }
             const double channels =
                 static_cast<double>(config.attention.num_heads * config.attention.head_dim);
             const double want =
-                6.0 * matrices + 2.0 * 12.0 * channels * pairs / static_cast<double>(seq_len);
+                6.0 * matrices + 12.0 * channels * pairs / static_cast<double>(seq_len);
             EXPECT_DOUBLE_EQ(flops_per_token(config, seq_len), want)
                 << "T = " << seq_len << ", " << model.description();
         }

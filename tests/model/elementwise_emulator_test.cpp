@@ -26,13 +26,30 @@ std::vector<Tensor> rms_norm(Device device, std::int64_t count, std::int64_t wid
     return {y, rstd, dx, dgain};
 }
 
+// y, statistics, dx, dgain, dbias.
+std::vector<Tensor> layer_norm(Device device, std::int64_t count, std::int64_t width, DType dtype) {
+    const auto there = [&](const Tensor& tensor) { return on(device, tensor); };
+    const Shape shape{count, width};
+    const Tensor x = there(gaussian(shape, dtype, 1)), dy = there(gaussian(shape, dtype, 2));
+    const Tensor gain = there(gaussian({width}, kFp32, 3)),
+                 bias = there(gaussian({width}, kFp32, 4));
+    const Tensor y = there(poisoned(shape, dtype)), statistics = there(poisoned({2, count}, kFp32));
+    const Tensor dx = there(poisoned(shape, dtype)), dgain = there(Tensor::zeros({width}, kFp32));
+    const Tensor dbias = there(Tensor::zeros({width}, kFp32));
+    layer_norm_forward(x, gain, bias, 1e-6, y, statistics, 0.5);
+    layer_norm_backward(dy, x, gain, statistics, false, dx, dgain, dbias, 0.5);
+    return {y, statistics, dx, dgain, dbias};
+}
+
 // Rows of one warp and of several, and several partial sums of the gain's gradient, the last of one row.
 constexpr std::int64_t kRows = 33, kWidths[] = {40, 1032};
 
-TEST(ElementwiseEmulated, RmsNormAgreesWithTheCpu) {
+using MakeNorm = std::vector<Tensor>(Device, std::int64_t, std::int64_t, DType);
+
+void expect_as_on_cpu(MakeNorm& norm) {
     for (const std::int64_t width : kWidths) {
-        const auto want = rms_norm(Device::kCpu, kRows, width, kBf16);
-        const auto got = rms_norm(Device::kCuda, kRows, width, kBf16);
+        const auto want = norm(Device::kCpu, kRows, width, kBf16);
+        const auto got = norm(Device::kCuda, kRows, width, kBf16);
         for (std::size_t i = 0; i < want.size(); ++i) {
             const bool rounded = want[i].dtype() == kBf16;
             EXPECT_TRUE(near(got[i], want[i], rounded ? 1.0 / 128 : 1e-5, 1e-4))
@@ -41,16 +58,21 @@ TEST(ElementwiseEmulated, RmsNormAgreesWithTheCpu) {
     }
 }
 
+TEST(ElementwiseEmulated, RmsNormAgreesWithTheCpu) { expect_as_on_cpu(rms_norm); }
+TEST(ElementwiseEmulated, LayerNormAgreesWithTheCpu) { expect_as_on_cpu(layer_norm); }
+
 TEST(ElementwiseEmulated, OrderOfThreadsDoesNotMatter) {
-    for (const std::int64_t width : kWidths) {
-        gpu_emulator::set_seed(0);
-        const auto want = rms_norm(Device::kCuda, kRows, width, kBf16);
-        for (const std::uint64_t seed : {1, 2, 3}) {
-            gpu_emulator::set_seed(seed);
-            const auto got = rms_norm(Device::kCuda, kRows, width, kBf16);
-            for (std::size_t i = 0; i < want.size(); ++i) {
-                EXPECT_TRUE(same_bits(got[i], want[i]))
-                    << "result " << i << ", width " << width << ", seed " << seed;
+    for (MakeNorm* norm : {&rms_norm, &layer_norm}) {
+        for (const std::int64_t width : kWidths) {
+            gpu_emulator::set_seed(0);
+            const auto want = norm(Device::kCuda, kRows, width, kBf16);
+            for (const std::uint64_t seed : {1, 2, 3}) {
+                gpu_emulator::set_seed(seed);
+                const auto got = norm(Device::kCuda, kRows, width, kBf16);
+                for (std::size_t i = 0; i < want.size(); ++i) {
+                    EXPECT_TRUE(same_bits(got[i], want[i]))
+                        << "result " << i << ", width " << width << ", seed " << seed;
+                }
             }
         }
     }
@@ -82,8 +104,8 @@ TEST(ElementwiseEmulated, ActivationsMoveEveryElementInWholeSectorsOnce) {
         swiglu_forward(wide, half);
         swiglu_backward(half, wide, wide);
         gelu_forward(half, half);
-        expect_bytes_in_whole_sectors("swiglu_forward_kernel", 3 * bytes);
-        expect_bytes_in_whole_sectors("swiglu_backward_kernel", 5 * bytes);
+        expect_bytes_in_whole_sectors("gated_forward_kernel", 3 * bytes);
+        expect_bytes_in_whole_sectors("gated_backward_kernel", 5 * bytes);
         expect_bytes_in_whole_sectors("map_kernel", 2 * bytes);
         gpu_emulator::reset_counters();
         gelu_backward(half, half, half);
@@ -106,12 +128,11 @@ TEST(ElementwiseEmulated, RmsNormReadsEveryRowOnce) {
         const std::uint64_t floats = width * 4 / 32, gain = dtype == kBf16 ? 2 * floats : floats;
         gpu_emulator::reset_counters();
         rms_norm(Device::kCuda, rows, width, dtype);
-        EXPECT_EQ(counters_of("rms_norm_forward_kernel").global_sectors,
-                  rows * (2 * row + gain + 1));
-        EXPECT_EQ(counters_of("rms_norm_backward_kernel").global_sectors,
+        EXPECT_EQ(counters_of("norm_forward_kernel").global_sectors, rows * (2 * row + gain + 1));
+        EXPECT_EQ(counters_of("norm_backward_kernel").global_sectors,
                   rows * (3 * row + 2 * gain + warps) + gain)
             << "with one row of partial sums";
-        EXPECT_EQ(counters_of("rms_norm_gain_kernel").global_sectors, 3 * floats);
+        EXPECT_EQ(counters_of("norm_gain_kernel").global_sectors, 3 * floats);
     }
 }
 

@@ -10,6 +10,7 @@
 #include <string>
 
 #include "framework/isa.h"
+#include "tests/model/elementwise_formulas.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
 #include "tests/support/devices.h"
@@ -17,12 +18,15 @@
 namespace evenkeel {
 namespace {
 
+using testing::finite_difference;
 using testing::gaussian;
 using testing::make_data;
 using testing::near;
 using testing::poisoned;
 using testing::same_bits;
+using testing::tensor_of;
 using testing::to_doubles;
+using testing::to_floats;
 using testing::within_error_of_plain;
 
 constexpr DType kFp32 = DType::kFloat32;
@@ -69,24 +73,41 @@ struct Formulas {
         return {dx, dgain};
     }
     static Real sigmoid(Real x) { return 1 / (1 + std::exp(-x)); }
-    static Values swiglu(const Values& gate_up, std::size_t width) {
+    static Real gate(bool gelu, Real g) { return gelu ? tanh_gelu(g) : g * sigmoid(g); }
+    static Real gate_slope(bool gelu, Real g) {
+        const Real s = sigmoid(g);
+        return gelu ? tanh_gelu_slope(g) : s * (1 + g * (1 - s));
+    }
+    static Real tanh_of(Real x) {
+        return std::tanh(std::sqrt(2 / std::numbers::pi_v<Real>) *
+                         (x + Real(0.044715) * x * x * x));
+    }
+    static Real tanh_gelu(Real x) { return x / 2 * (1 + tanh_of(x)); }
+    static Real tanh_gelu_slope(Real x) {
+        const Real t = tanh_of(x);
+        return (1 + t) / 2 + x / 2 * (1 - t * t) * std::sqrt(2 / std::numbers::pi_v<Real>) *
+                                 (1 + 3 * Real(0.044715) * x * x);
+    }
+    static Values gated(bool gelu, const Values& gate_up, std::size_t width) {
         Values y;
         for (std::size_t i = 0; i < gate_up.size(); i += 2 * width) {
             for (std::size_t c = 0; c < width; ++c) {
-                const Real g = gate_up[i + c];
-                y.push_back(g * sigmoid(g) * gate_up[i + width + c]);
+                y.push_back(gate(gelu, gate_up[i + c]) * gate_up[i + width + c]);
             }
         }
         return y;
     }
-    static Values swiglu_gradient(const Values& dy, const Values& gate_up, std::size_t width) {
+    static Values gated_gradient(bool gelu,
+                                 const Values& dy,
+                                 const Values& gate_up,
+                                 std::size_t width) {
         Values d(gate_up.size());
         for (std::size_t row = 0; row < dy.size() / width; ++row) {
             for (std::size_t c = 0; c < width; ++c) {
                 const std::size_t i = row * 2 * width + c;
-                const Real g = gate_up[i], up = gate_up[i + width], s = sigmoid(g);
-                d[i] = dy[row * width + c] * up * s * (1 + g * (1 - s));
-                d[i + width] = dy[row * width + c] * g * s;
+                const Real g = gate_up[i];
+                d[i] = dy[row * width + c] * gate_up[i + width] * gate_slope(gelu, g);
+                d[i + width] = dy[row * width + c] * gate(gelu, g);
             }
         }
         return d;
@@ -109,17 +130,6 @@ struct Formulas {
 };
 using Exact = Formulas<double>;
 using Plain = Formulas<float>;
-
-std::vector<float> to_floats(const Tensor& tensor) {
-    const std::vector<double> values = to_doubles(tensor);
-    return {values.begin(), values.end()};
-}
-
-Tensor tensor_of(const std::vector<float>& values, const Shape& shape, DType dtype) {
-    const Tensor tensor = Tensor::uninitialized(shape, kFp32);
-    for (std::size_t i = 0; i < values.size(); ++i) tensor.data<float>()[i] = values[i];
-    return tensor.to(dtype);
-}
 
 class ElementwiseTest : public ::testing::TestWithParam<Device> {
   protected:
@@ -153,22 +163,6 @@ INSTANTIATE_TEST_SUITE_P(,
                          ::testing::ValuesIn(testing::test_devices()),
                          testing::device_name);
 
-// (f(x + h) - f(x - h)) / 2h of the sum of f's results weighted by dy, for element i of x.
-double finite_difference(const std::function<std::vector<double>(const std::vector<double>&)>& f,
-                         const std::vector<double>& dy,
-                         std::vector<double> x,
-                         std::size_t i) {
-    const double step = 1e-5, at = x[i];
-    double side[2];
-    for (int s = 0; s < 2; ++s) {
-        x[i] = at + (s == 0 ? step : -step);
-        const std::vector<double> y = f(x);
-        side[s] = 0.0;
-        for (std::size_t j = 0; j < y.size(); ++j) side[s] += y[j] * dy[j];
-    }
-    return (side[0] - side[1]) / (2.0 * step);
-}
-
 TEST(ElementwiseReferenceTest, GradientsMatchFiniteDifferences) {
     const auto x = to_doubles(gaussian({2, 10}, kFp32, 1));
     const auto dy = to_doubles(gaussian({2, 10}, kFp32, 2));
@@ -176,16 +170,17 @@ TEST(ElementwiseReferenceTest, GradientsMatchFiniteDifferences) {
     const auto half_dy = to_doubles(gaussian({2, 5}, kFp32, 4));
     const auto [dx, dgain] = Exact::rms_norm_gradients(dy, x, gain, 1e-6);
     const auto dgelu = Exact::gelu_gradient(dy, x);
-    const auto dgate_up = Exact::swiglu_gradient(half_dy, x, 5);
     for (std::size_t i = 0; i < x.size(); ++i) {
         EXPECT_NEAR(
             dx[i],
             finite_difference([&](auto& v) { return Exact::rms_norm(v, gain, 1e-6); }, dy, x, i),
             1e-8);
         EXPECT_NEAR(dgelu[i], finite_difference(Exact::gelu, dy, x, i), 1e-8);
-        EXPECT_NEAR(dgate_up[i],
-                    finite_difference([&](auto& v) { return Exact::swiglu(v, 5); }, half_dy, x, i),
-                    1e-8);
+        for (const bool gelu : {false, true}) {
+            const auto f = [&](auto& v) { return Exact::gated(gelu, v, 5); };
+            EXPECT_NEAR(Exact::gated_gradient(gelu, half_dy, x, 5)[i],
+                        finite_difference(f, half_dy, x, i), 1e-8);
+        }
     }
     for (std::size_t i = 0; i < gain.size(); ++i) {
         EXPECT_NEAR(
@@ -300,21 +295,34 @@ TEST_P(ElementwiseTest, RmsNormOfExtremeRows) {
     }
 }
 
+// gelu: GEGLU, or else SwiGLU.
+void check_gated(Device device, bool gelu, const Tensor& gate_up, const Tensor& dy) {
+    const auto there = [&](const Tensor& tensor) { return testing::on(device, tensor); };
+    const auto width = static_cast<std::size_t>(dy.size(-1));
+    const Tensor y = there(poisoned(dy.shape(), dy.dtype())), dgate_up = there(gate_up.clone());
+    (gelu ? geglu_forward : swiglu_forward)(there(gate_up), y);
+    EXPECT_TRUE(within_error_of_plain(
+        y, tensor_of(Plain::gated(gelu, to_floats(gate_up), width), dy.shape(), dy.dtype()),
+        Exact::gated(gelu, to_doubles(gate_up), width), 2.0));
+    (gelu ? geglu_backward : swiglu_backward)(there(dy), dgate_up, dgate_up);  // in place
+    EXPECT_TRUE(within_error_of_plain(
+        dgate_up,
+        tensor_of(Plain::gated_gradient(gelu, to_floats(dy), to_floats(gate_up), width),
+                  gate_up.shape(), dy.dtype()),
+        Exact::gated_gradient(gelu, to_doubles(dy), to_doubles(gate_up), width), 3.0));
+}
+
 TEST_P(ElementwiseTest, SwiGluMatchesReference) {
     for_all_inputs([&](DType dtype, std::int64_t width, testing::DataKind kind) {
-        const Shape shape{3, 5, width}, wide{3, 5, 2 * width};
-        const Tensor gate_up = make_data(kind, wide, dtype, 1), dy = gaussian(shape, dtype, 2);
-        const auto size = static_cast<std::size_t>(width);
-        const Tensor y = unwritten(shape, dtype), dgate_up = there(gate_up).clone();
-        swiglu_forward(there(gate_up), y);
-        EXPECT_TRUE(within_error_of_plain(
-            y, tensor_of(Plain::swiglu(to_floats(gate_up), size), shape, dtype),
-            Exact::swiglu(to_doubles(gate_up), size), 2.0));
-        swiglu_backward(there(dy), dgate_up, dgate_up);  // in place
-        EXPECT_TRUE(within_error_of_plain(
-            dgate_up,
-            tensor_of(Plain::swiglu_gradient(to_floats(dy), to_floats(gate_up), size), wide, dtype),
-            Exact::swiglu_gradient(to_doubles(dy), to_doubles(gate_up), size), 3.0));
+        check_gated(GetParam(), false, make_data(kind, {3, 5, 2 * width}, dtype, 1),
+                    gaussian({3, 5, width}, dtype, 2));
+    });
+}
+
+TEST_P(ElementwiseTest, GeGluMatchesReference) {
+    for_all_inputs([&](DType dtype, std::int64_t width, testing::DataKind kind) {
+        check_gated(GetParam(), true, make_data(kind, {3, 5, 2 * width}, dtype, 1),
+                    gaussian({3, 5, width}, dtype, 2));
     });
 }
 
@@ -336,19 +344,22 @@ TEST_P(ElementwiseTest, GeluMatchesReference) {
 // Relative accuracy, element by element, where the rule above looks at the largest element only.
 TEST_P(ElementwiseTest, ActivationsAreAccurateEverywhere) {
     const Tensor x = Tensor::uninitialized({1, 2000}, kFp32);
-    const Tensor gate_up = Tensor::full({1, 4000}, 1.0f, kFp32);
+    const Tensor gate_up = Tensor::full({1, 4000}, 1.0f, kFp32), near_zero = gate_up.clone();
     for (int i = 0; i < 2000; ++i) {
         const float value = 0.01f * static_cast<float>(i - 1000);  // -10 to 10
         x.data<float>()[i] = value;
         gate_up.data<float>()[i] = 8.0f * value;
+        near_zero.data<float>()[i] = 0.5f * value;
     }
     const Tensor y = unwritten({1, 2000}, kFp32);
     for (const Isa isa : kAllIsas) {
         limit_isa(isa);
         swiglu_forward(there(gate_up), y);
-        EXPECT_TRUE(near(y, Exact::swiglu(to_doubles(gate_up), 2000), 1e-6, 1e-35));
+        EXPECT_TRUE(near(y, Exact::gated(false, to_doubles(gate_up), 2000), 1e-6, 1e-35));
         gelu_forward(there(x), y);
         EXPECT_TRUE(near(y, Exact::gelu(to_doubles(x)), 5e-6, 0.0));
+        geglu_forward(there(near_zero), y);
+        EXPECT_TRUE(near(y, Exact::gated(true, to_doubles(near_zero), 2000), 2e-5, 1e-35));
         if (GetParam() != Device::kCpu) break;
     }
     limit_isa(Isa::kAvx512);
@@ -362,20 +373,31 @@ TEST_P(ElementwiseTest, ActivationsSaturateAndKeepNaN) {
     const std::vector<double> want{1e30f, 0.0, 1000.0, 0.0, NAN};
     swiglu_forward(there(gate_up), y);
     EXPECT_TRUE(near(y, want, 0.0, 1e-7));
+    geglu_forward(there(gate_up), y);
+    EXPECT_TRUE(near(y, want, 0.0, 1e-7));
+    const Tensor dgate_up = unwritten({5, 2}, kFp32);
+    geglu_backward(there(ones.view({5, 1})), there(gate_up), dgate_up);
+    EXPECT_TRUE(near(dgate_up,
+                     std::vector<double>{1.0, 1e30f, 0.0, 0.0, 1.0, 1000.0, 0.0, 0.0, NAN, NAN},
+                     0.0, 1e-7));
     gelu_forward(there(x), y.view({5}));
     EXPECT_TRUE(near(y, want, 0.0, 1e-7));
     gelu_backward(there(ones), there(x), y.view({5}));
     EXPECT_TRUE(near(y, std::vector<double>{1.0, 0.0, 1.0, 0.0, NAN}, 0.0, 1e-7));
 }
 
-TEST_P(ElementwiseTest, AddRoundsTheSumOnce) {
+TEST_P(ElementwiseTest, SumsAndProductsAreRoundedOnce) {
     for_all_inputs([&](DType dtype, std::int64_t width, testing::DataKind kind) {
-        const Tensor x = make_data(kind, {7, width}, dtype, 1), y = gaussian({7, width}, dtype, 2);
-        std::vector<float> want = to_floats(y);
-        for (std::size_t i = 0; i < want.size(); ++i) want[i] += to_floats(x)[i];
-        const Tensor sum = there(y);
+        const Shape shape{7, width};
+        const Tensor x = make_data(kind, shape, dtype, 1), y = gaussian(shape, dtype, 2);
+        std::vector<float> want_sum = to_floats(y), want_product = to_floats(x);
+        for (std::size_t i = 0; i < want_sum.size(); ++i) want_sum[i] += want_product[i];
+        for (float& value : want_product) value *= 0.3f;
+        const Tensor sum = there(y.clone()), product = there(x.clone());
         add_in_place(sum, there(x));
-        EXPECT_TRUE(same_bits(sum, tensor_of(want, {7, width}, dtype)));
+        scale_in_place(product, 0.3f);
+        EXPECT_TRUE(same_bits(sum, tensor_of(want_sum, shape, dtype)));
+        EXPECT_TRUE(same_bits(product, tensor_of(want_product, shape, dtype)));
     });
 }
 
@@ -412,6 +434,7 @@ TEST_P(ElementwiseTest, EmptyTensorsAreNoWork) {
     gelu_forward(x, x);
     gelu_backward(x, x, x);
     add_in_place(x, x);
+    scale_in_place(x, 2.0);
 }
 
 // Views that begin where no 16 bytes do.
@@ -440,6 +463,7 @@ TEST_P(ElementwiseTest, UnalignedViewsAreTaken) {
             gelu_forward(place(x), made(shape, dtype));
             gelu_backward(place(x), place(x), made(shape, dtype));
             add_in_place(all.emplace_back(place(x)), place(x));
+            scale_in_place(all.emplace_back(place(x)), 3.0);
             all.push_back(dgain);
             return all;
         };

@@ -48,8 +48,22 @@ TEST(GenerateTest, GreedyDecodingIsTheArgmaxOfTheWholeForward) {
     EXPECT_GT(used.size(), 3u) << "a constant text proves little";
 }
 
-TEST(GenerateTest, DecodesABatchLikeTheWholeForwardWithEveryMethod) {
+void expect_decodes_like_forward(const ModelConfig& config) {
     const SoloGrid solo;
+    LanguageModel model(solo.grid, config, 1);
+    testing::randomize_gains(model);
+    const Tensor tokens = testing::random_batch(3, 12, 32, 5).tokens;
+    const Tensor want = model.local_logits(tokens);  // [B, T, V]
+    auto state = model.start_decoding(3, 12);
+    for (const auto& [begin, end] : {std::pair{0, 5}, std::pair{5, 6}, std::pair{6, 12}}) {
+        const Tensor got = model.decode(*state, tokens.slice(1, begin, end).contiguous());
+        EXPECT_TRUE(
+            testing::near(got, want.slice(1, end - 1, end).contiguous().view({3, 32}), 1e-4, 1e-5))
+            << "up to position " << end;
+    }
+}
+
+TEST(GenerateTest, DecodesABatchLikeTheWholeForwardWithEveryMethod) {
     for (const Method* method : methods()) {
         SCOPED_TRACE(method->name);
         ModelConfig config = tiny_model();
@@ -59,17 +73,16 @@ TEST(GenerateTest, DecodesABatchLikeTheWholeForwardWithEveryMethod) {
         if (config.attention.sink == AttentionConfig::Sink::kLearned) {
             config.attention.sink_init = 0.5;
         }
-        LanguageModel model(solo.grid, config, 1);
-        testing::randomize_gains(model);
-        const Tensor tokens = testing::random_batch(3, 12, 32, 5).tokens;
-        const Tensor want = model.local_logits(tokens);  // [B, T, V]
-        auto state = model.start_decoding(3, 12);
-        for (const auto& [begin, end] : {std::pair{0, 5}, std::pair{5, 6}, std::pair{6, 12}}) {
-            const Tensor got = model.decode(*state, tokens.slice(1, begin, end).contiguous());
-            EXPECT_TRUE(testing::near(got, want.slice(1, end - 1, end).contiguous().view({3, 32}),
-                                      1e-4, 1e-5))
-                << "up to position " << end;
-        }
+        expect_decodes_like_forward(config);
+    }
+}
+
+TEST(GenerateTest, DecodesABatchLikeTheWholeForwardWithWhatFamiliesHave) {
+    for (const testing::FamilyTraits& family : testing::kFamilyTraits) {
+        SCOPED_TRACE(family.name);
+        ModelConfig config = tiny_model();
+        family.apply(config);
+        expect_decodes_like_forward(config);
     }
 }
 

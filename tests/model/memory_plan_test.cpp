@@ -71,6 +71,32 @@ const Case kCases[] = {
      [](ModelConfig& c, StepShape&) {
          c.attention.qk_norm.gain_pull = 0.1;
          c.attention.qk_norm.anneal_steps = 10;
+    {"PostNorm", [](ModelConfig& c, StepShape&) { c.architecture = Architecture::kPostNorm; }},
+    {"SandwichNorm",
+     [](ModelConfig& c, StepShape&) { c.architecture = Architecture::kSandwichNorm; }},
+    {"SandwichNormOfWideLayers",
+     [](ModelConfig& c, StepShape&) {
+         c.architecture = Architecture::kSandwichNorm;
+         c.feed_forward_width = 640;
+     }},
+    {"Parallel", [](ModelConfig& c, StepShape&) { c.architecture = Architecture::kParallel; }},
+    {"LayerNormWithBias",
+     [](ModelConfig& c, StepShape&) {
+         c.norm.kind = NormConfig::Kind::kLayerNorm;
+         c.norm.bias = true;
+     }},
+    {"ScalesAndGeGlu",
+     [](ModelConfig& c, StepShape&) {
+         c.activation = Activation::kGeGlu;
+         c.embedding_scale = 8.0;
+         c.logit_scale = 0.5;
+     }},
+    {"NormInOneLayerOfThree",
+     [](ModelConfig& c, StepShape&) {
+         c.num_layers = 3;
+         c.qk_norm_layers = "1";
+         c.attention.window = 32;
+         c.global_interval = 3;
      }},
     {"OneLayer", [](ModelConfig& c, StepShape&) { c.num_layers = 1; }},
 };

@@ -1,7 +1,7 @@
 # Faults in the element-wise kernels. Of RMSNorm only bf16 in whole chunks is built, of the activations all.
-set(rms_norm FILE model/cuda/rms_norm.cu TEST model_test
+set(rms_norm FILE model/cuda/norm.cu TEST model_test
     CUT
-    model/cuda/rms_norm.cu
+    model/cuda/norm.cu
     [[: f.template operator()<T, Chunks::kSingle>()]] [[: (void)0]]
     framework/chunks_cuda.cuh
     [[f.template operator()<float>()]] [[(void)0]])

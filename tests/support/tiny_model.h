@@ -32,6 +32,49 @@ inline ModelConfig tiny_model() {
     return config;
 }
 
+// What other families of models have, by name.
+struct FamilyTraits {
+    const char* name;
+    void (*apply)(ModelConfig&);
+};
+inline constexpr FamilyTraits kFamilyTraits[] = {
+    {"PostNorm",  // OLMo 2
+     [](ModelConfig& c) {
+         c.architecture = Architecture::kPostNorm;
+         c.embedding_init_std = 1.0;
+     }},
+    {"SandwichNorm",  // Gemma 3
+     [](ModelConfig& c) {
+         c.architecture = Architecture::kSandwichNorm;
+         c.norm.gain_offset = 1.0;
+         c.activation = Activation::kGeGlu;
+         c.tied_embeddings = true;
+         c.init_std = 0.1;
+         c.embedding_scale = 8.0;
+         c.attention.window = 5;
+         c.global_interval = 2;
+         c.local_rope_theta = 100.0;
+     }},
+    {"Parallel",  // Command R
+     [](ModelConfig& c) {
+         c.architecture = Architecture::kParallel;
+         c.norm.kind = NormConfig::Kind::kLayerNorm;
+         c.tied_embeddings = true;
+         c.logit_scale = 0.5;
+     }},
+    {"LayerNormWithBias",  // StableLM 2
+     [](ModelConfig& c) {
+         c.norm.kind = NormConfig::Kind::kLayerNorm;
+         c.norm.bias = true;
+         c.attention.rope.rotary_fraction = 0.25;
+     }},
+    {"NormInOneLayer",
+     [](ModelConfig& c) {
+         c.qk_norm_layers = "1";
+         c.init_std = 0.1;
+     }},
+};
+
 inline Batch random_batch(std::int64_t batch,
                           std::int64_t length,
                           std::int64_t vocab_size,
