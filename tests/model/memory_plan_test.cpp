@@ -71,6 +71,7 @@ const Case kCases[] = {
      [](ModelConfig& c, StepShape&) {
          c.attention.qk_norm.gain_pull = 0.1;
          c.attention.qk_norm.anneal_steps = 10;
+     }},
     {"PostNorm", [](ModelConfig& c, StepShape&) { c.architecture = Architecture::kPostNorm; }},
     {"SandwichNorm",
      [](ModelConfig& c, StepShape&) { c.architecture = Architecture::kSandwichNorm; }},
