@@ -205,9 +205,11 @@ BoxNewtonResult minimize_in_box(const ConvexFunction& f,
     double value = scaled(u, gradient.data(), hessian.data());
     double largest = 0.0;
     for (std::size_t i = 0; i < n; ++i) largest = std::max(largest, hessian[i * n + i]);
-    if (is_singular(hessian, n, largest)) {
-        result.ridged = true;
-        scaled.set_ridge(std::max(kRidge * largest, kSingularFloor), u);
+    result.ridged = is_singular(hessian, n, largest);
+    const double least = result.ridged ? std::max(kRidge * largest, kSingularFloor) : 0.0;
+    const double ridge = std::max(options.ridge * largest, least);
+    if (ridge > 0.0) {
+        scaled.set_ridge(ridge, u);
         value = scaled(u, gradient.data(), hessian.data());
     }
 

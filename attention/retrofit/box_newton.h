@@ -15,6 +15,9 @@ using ConvexFunction =
 struct BoxNewtonOptions {
     double tolerance = 1e-9;  // of the last step, relative to `scale`
     int max_iterations = 100;
+    // Times the largest diagonal element of the Hessian at the start, both in units of `scale`: added to f, times
+    // half the squared distance from the start.
+    double ridge = 0.0;
 };
 
 struct BoxNewtonResult {

@@ -219,7 +219,7 @@ class LayerFit {
             [&](std::span<const double> g, double* gradient, double* hessian) {
                 return objective.evaluate(g, gradient, hessian);
             },
-            start, scale, lower, limits(map, k_gain));
+            start, scale, lower, limits(map, k_gain), {.ridge = options_.ridge});
         head.iterations += found.iterations;
         if (found.ridged && !head.ridged) {
             add_sentence(

@@ -32,6 +32,10 @@ struct GainFitOptions {
     bool refine = true;
     double refine_variation = 0.15;
     double refine_max_logit = 50.0;
+    // Fitted gains are held to where the fit began by this share of the curvature of the gain that matters most
+    // (BoxNewtonOptions::ridge): those that hardly matter then do not follow the noise of the last digits, which
+    // differs between tensor-parallel sizes.
+    double ridge = 1e-3;
     // No logit of the new layer may be larger (logit_bound.h); q gains are held below what that takes. 0: none.
     double bound = 0.0;
 };

@@ -102,6 +102,20 @@ TEST(BoxNewton, StaysAtLimitsThatTheMinimumLiesBehind) {
     EXPECT_LE(found.iterations, 10);
 }
 
+TEST(BoxNewton, ARidgeHoldsToTheStartByItsShareOfTheLargestCurvature) {
+    // 10/2 (x - 1)^2 + 0.01/2 (y - 1)^2 from 0, ridge 0.1 of 10: x = 10 / 11, y = 0.01 / 1.01.
+    Quadratic f(2, 0, 0.0, 1);
+    f.a = {10.0, 0.0, 0.0, 0.01};
+    f.b = {-10.0, -0.01};
+    const std::vector<double> start(2, 0.0), scale(2, 1.0), lower(2, -9.0), upper(2, 9.0);
+    BoxNewtonOptions options;
+    options.ridge = 0.1;
+    const BoxNewtonResult held = minimize_in_box(f, start, scale, lower, upper, options);
+    EXPECT_NEAR(held.x[0], 10.0 / 11.0, 1e-12);
+    EXPECT_NEAR(held.x[1], 0.01 / 1.01, 1e-12);
+    EXPECT_FALSE(held.ridged);
+}
+
 TEST(BoxNewton, OfManyMinimaTakesTheOneNextToTheStart) {
     // f depends on x0 + x1 alone; from (1, 1) the nearest of x0 + x1 = 5 is (2.5, 2.5). x2 counts for nothing.
     const auto f = [](std::span<const double> x, double* gradient, double* hessian) {

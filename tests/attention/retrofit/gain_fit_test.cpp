@@ -229,7 +229,11 @@ TEST(GainFit, BoundHoldsAndGainsAtItAreThoseThatPushAgainstIt) {
         }
 
         // Karush, Kuhn and Tucker: no gain can move within its limits to lower the divergence.
-        const GainFit found = fit(calibration, GainEstimator::kKlTied, 8.0);
+        GainFitOptions options;
+        options.estimator = GainEstimator::kKlTied;
+        options.ridge = 0.0;
+        options.bound = 8.0;
+        const GainFit found = fit_gains(calibration, options);
         const HeadRows rows(calibration);
         const FeatureMap map = rows.map(GainTie::kPairs);
         const auto features = static_cast<std::size_t>(map.features());
