@@ -181,10 +181,10 @@ TEST_F(ReportPageTest, DrawsEveryPlotInABrowserOfAnyWidth) {
         const testing::Outcome browser = browse(directory_, page, width);
         ASSERT_EQ(browser.status, 0) << browser.output;
         EXPECT_EQ(count(browser.output, ":CONSOLE"), 0u) << browser.output.substr(0, 4000);
-        // Loss, learning rate, gradient norm, speed and a line plot for each of four groups as vectors;
-        // nine tables as pixels.
+        // Loss, its excess over the other run's, learning rate, gradient norm, speed and a line plot for each
+        // of four groups as vectors; nine tables as pixels.
         const std::string want = concat(
-            "found drawn=17 error=0 waiting=0 drawing=0 svg=8 canvas=9 width=", width, " of ");
+            "found drawn=18 error=0 waiting=0 drawing=0 svg=9 canvas=9 width=", width, " of ");
         const std::size_t at = browser.output.find(want);
         ASSERT_NE(at, std::string::npos)
             << "want " << want << "\n"
