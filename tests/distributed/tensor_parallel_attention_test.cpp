@@ -222,15 +222,15 @@ TEST_P(TensorParallelAttentionRanks, OneSumForwardAndOneBackward) {
     EXPECT_EQ(others(), 0);
     EXPECT_EQ(replicas.counts().all_reduces, 0);
 
-    // Per-head gains are not communicated, but for those of replicated KV heads: a message for these, one
-    // for the heads' weights.
+    // Per-head gains are not communicated, but for those of replicated KV heads: a message for these and for
+    // biases, one for the heads' weights.
     reduce_gradients(layer.grid(), layer.buckets(), config_.num_kv_heads);
     const bool normed = GetParam().kind != Kind::kNone;
     const bool shared =
         normed && (GetParam().gain == Gain::kSharedChannel || GetParam().gain == Gain::kScalar);
     EXPECT_EQ(counts.all_reduces, 2 * sums + (shared && world().size() > 1 ? 1 : 0));
-    const bool gains = normed && GetParam().gain == Gain::kPerHeadChannel;
-    EXPECT_EQ(replicas.counts().all_reduces, replicas.size() == 1 ? 0 : gains ? 2 : 1);
+    const bool vectors = (normed && GetParam().gain == Gain::kPerHeadChannel) || config_.qkv_bias;
+    EXPECT_EQ(replicas.counts().all_reduces, replicas.size() == 1 ? 0 : vectors ? 2 : 1);
     EXPECT_EQ(others(), 0);
 }
 
