@@ -65,6 +65,9 @@ void TrainerConfig::validate(int data_parallel_size) const {
     at_least("checkpoint_interval", checkpoint_interval, 0);
     at_least("checkpoint_keep", checkpoint_keep, 0);
     at_least("first_phase_steps", first_phase_steps, 0);
+    EVENKEEL_CHECK_CODE(first_phase_steps <= steps, ErrorCode::kConfig, "TrainerConfig",
+                        "trainer.first_phase_steps: got ", first_phase_steps,
+                        ", want at most trainer.steps (", steps, ")");
     at_least("stop_at_step", stop_at_step, 0);
     EVENKEEL_CHECK_CODE(clip_norm >= 0.0, ErrorCode::kConfig, "TrainerConfig",
                         "trainer.clip_norm: got ", clip_norm, ", want 0 or more");

@@ -177,6 +177,12 @@ void run_train(const TrainCommand& command, Communicator& world) {
     log_info(compact_text(config));
     if (world.rank() == 0) {
         for (const std::string& text : config.model.warnings()) log_warning(text);
+        const std::int64_t anneal = config.model.attention.qk_norm.anneal_steps;
+        if (anneal > config.trainer.steps) {
+            log_warning(concat("model.attention.qk_norm.anneal_steps: got ", anneal,
+                               ", more than trainer.steps (", config.trainer.steps,
+                               "): the run ends before the norm has come in"));
+        }
         const std::string replaced = replaced_by_method(command.config, command.overrides);
         if (!replaced.empty()) {
             log_warning(concat("model.method=", config.model.method, " replaces what ",

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "framework/error.h"
@@ -21,18 +22,23 @@ class IndexHandler final : public nlohmann::json_sax<Json> {
     IndexHandler(ShardIndex& index, const std::string& origin) : index_(index), origin_(origin) {}
 
     bool null() override { return value(); }
-    bool boolean(bool) override { return value(); }
-    bool number_integer(number_integer_t) override { return value(); }
-    bool number_float(number_float_t, const string_t&) override { return value(); }
-    bool binary(binary_t&) override { return value(); }
-    bool number_unsigned(number_unsigned_t number) override {
-        if (depth_ == 2 && section_ == "metadata" && key_ == "total_size") {
-            index_.total_size = number;
+    bool boolean(bool) override { return no_size(); }
+    bool number_integer(number_integer_t) override { return no_size(); }
+    bool number_float(number_float_t number, const string_t&) override {
+        // Some tools write it so.
+        if (!at_size() || number < 0.0 || number >= 0x1p63 || number != std::floor(number)) {
+            return no_size();
         }
+        index_.total_size = static_cast<std::uint64_t>(number);
+        return value();
+    }
+    bool binary(binary_t&) override { return no_size(); }
+    bool number_unsigned(number_unsigned_t number) override {
+        if (at_size()) index_.total_size = number;
         return value();
     }
     bool string(string_t& text) override {
-        if (!in_map()) return value();
+        if (!in_map()) return no_size();
         if (index_.files.size() == kMaxTensors) {
             fail(concat("more than ", kMaxTensors, " tensors"));
         }
@@ -76,6 +82,12 @@ class IndexHandler final : public nlohmann::json_sax<Json> {
     }
 
   private:
+    bool at_size() const { return depth_ == 2 && section_ == "metadata" && key_ == "total_size"; }
+    // A value that total_size can't have.
+    bool no_size() {
+        if (at_size()) fail("a total_size that is no whole number of bytes");
+        return value();
+    }
     bool in_map() const { return depth_ == 2 && section_ == "weight_map"; }
     bool value() {
         if (depth_ == 0) fail("a value, want an object");

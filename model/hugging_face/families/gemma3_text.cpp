@@ -40,8 +40,30 @@ RopeConfig read_local_rope(const ConfigJson& json) {
     return read_rope(own, local, "");
 }
 
+// Forms of the rotation's keys that readers of this family take in different ways, or in part.
+void check_ropes(const ConfigJson& json) {
+    const ConfigJson parameters = json.section("rope_parameters");
+    for (const std::string& key : parameters.keys()) {
+        if (key == "full_attention" || key == "sliding_attention") continue;
+        parameters.refuse(key, "want sections full_attention and sliding_attention alone");
+    }
+    const ConfigJson scaling = json.section("rope_scaling");
+    if (scaling.keys().empty()) return;
+    if (!parameters.keys().empty()) {
+        json.refuse("rope_scaling", "rope_parameters is there too, and only one of them is wanted");
+    }
+    if (!scaling.has("rope_type")) {
+        json.refuse("rope_scaling", "want its kind under the name rope_type");
+    }
+}
+
 // The rotations of both kinds of layer, as far as there are layers of both.
 void read_ropes(const ConfigJson& json, ModelConfig& config) {
+    check_ropes(json);
+    if (json.has("original_max_position_embeddings")) {
+        json.refuse("original_max_position_embeddings",
+                    "want it beside the kind of scaling that it belongs to");
+    }
     const RopeConfig local = read_local_rope(json);
     const RopeConfig global = read_rope(json, kDefaults, "full_attention");
     config.attention.rope = global;

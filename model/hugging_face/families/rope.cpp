@@ -62,6 +62,10 @@ void read_yarn(const ConfigJson& json, const ConfigJson& section, RopeConfig& ro
                        "here the ramp between kept and interpolated pairs ends at whole pairs");
     }
     rope.attention_factor = section.number("attention_factor", 0.0);
+    if (rope.attention_factor <= 0.0 && section.has("attention_factor")) {
+        section.refuse("attention_factor",
+                       "want a positive number, or none to have it follow factor");
+    }
     const double mscale = section.number("mscale", 0.0),
                  all = section.number("mscale_all_dim", 0.0);
     if (rope.attention_factor == 0.0 && mscale != 0.0 && all != 0.0 && rope.factor > 1.0) {

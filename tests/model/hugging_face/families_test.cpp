@@ -201,6 +201,18 @@ constexpr Refusal kRefusals[] = {
     {"gemma3_text", R"({"rope_parameters": {"sliding_attention": {"rope_type": "linear",
         "factor": 2.0}}})",
      "rope_parameters", "only where all have it"},
+    // Forms of which transformers 5.24 takes only a part, or another than is meant.
+    {"gemma3_text", R"({"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}})",
+     "rope_parameters.", "want sections full_attention and sliding_attention alone"},
+    {"gemma3_text", R"({"rope_scaling": {"rope_type": "linear", "factor": 8.0}, "rope_parameters":
+        {"full_attention": {"rope_type": "default", "rope_theta": 777.0}}})",
+     "rope_scaling", "only one of them"},
+    {"gemma3_text", R"({"rope_scaling": {"type": "linear", "factor": 8.0}})", "rope_scaling",
+     "under the name rope_type"},
+    {"gemma3_text", R"({"original_max_position_embeddings": 64})",
+     "original_max_position_embeddings", "beside the kind of scaling"},
+    {"llama", R"({"rope_scaling": {"rope_type": "yarn", "factor": 2.0, "attention_factor": 0.0}})",
+     "rope_scaling.attention_factor", "want a positive number"},
     {"stablelm", R"({"head_dim": 64})", "head_dim", "fill hidden_size"},
 };
 

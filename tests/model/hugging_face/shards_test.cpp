@@ -180,6 +180,10 @@ TEST(HuggingFaceShards, RefusesAnIndexThatIsNotOne) {
          "weight_map twice"},
         {R"({"metadata": {"total_size": 1, "total_size": 2}, "weight_map": {"a": "b"}})",
          "total_size twice"},
+        {R"({"metadata": {"total_size": -1}, "weight_map": {"a": "b"}})", "no whole number"},
+        {R"({"metadata": {"total_size": "17"}, "weight_map": {"a": "b"}})", "no whole number"},
+        {R"({"metadata": {"total_size": 1e99}, "weight_map": {"a": "b"}})", "no whole number"},
+        {R"({"metadata": {"total_size": 8.5}, "weight_map": {"a": "b"}})", "no whole number"},
         {"{\"metadata\": " + std::string(1000, '[') + std::string(1000, ']') + "}", "nested"},
         {good + std::string(1, '\0'), "not a JSON object"},
         {"{\"x\": \"" + std::string(65 << 20, 'x') + "\"}", "want at most"}};
@@ -195,12 +199,15 @@ TEST(HuggingFaceShards, RefusesAnIndexThatIsNotOne) {
     expect_refused(folder, "more than 512 files");
 }
 
-TEST(HuggingFaceShards, ReadsNoSizeWhereItIsNoInteger) {
+TEST(HuggingFaceShards, ReadsASizeInWhicheverWayItIsWritten) {
     const ShardIndex index = parse_shard_index(
         R"({"metadata": {"total_size": 8.0, "other": {"total_size": 3}}, "weight_map": {"a": "b"}})",
         "index");
-    EXPECT_FALSE(index.total_size);
+    EXPECT_EQ(index.total_size, 8u);
     EXPECT_EQ(index.files.at("a"), "b");
+    EXPECT_FALSE(parse_shard_index(
+                     R"({"metadata": {"total_size": null}, "weight_map": {"a": "b"}})", "index")
+                     .total_size);
 }
 
 }  // namespace
