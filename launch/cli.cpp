@@ -75,19 +75,21 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
 
 void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
     CLI::App& app = *program.add_subcommand(
-        "eval", "Validation loss of a saved model, or its logits for given tokens");
+        "eval", "Loss of a saved model on held-out text or given tokens, or its logits for these");
+    // Required, by the callback: the help would call both of the names so.
     app.add_option("run,--model", command.run,
-                   "A run directory, one of its checkpoints or a Hugging Face folder")
-        ->required();
+                   "A run directory, one of its checkpoints or a Hugging Face folder: by its place "
+                   "or by the name")
+        ->type_name("RUN");
     CLI::Option* tokens =
         app.add_option("--tokens", command.tokens,
-                       "Sequences: tensor tokens [N, T], int32 or int64, of a safetensors file")
+                       "Sequences instead of text: tensor tokens [N, T], int32 or int64, of a "
+                       "safetensors file; prints the loss of next tokens")
             ->type_name("FILE");
     CLI::Option* logits =
         app.add_option("--logits", command.logits,
-                       "Write their logits: tensor logits [N, T, vocabulary], fp32")
+                       "Write their logits instead: tensor logits [N, T, vocabulary], fp32")
             ->type_name("FILE");
-    tokens->needs(logits);
     logits->needs(tokens);
     add_overrides(app, command.overrides);
     app.add_flag("--json", command.json, "Print JSON");
@@ -97,10 +99,17 @@ void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
         "  evenkeel eval runs/tiny/checkpoints/step_00000150 --json\n"
         "  evenkeel eval runs/quickstart --set trainer.eval_sequences=0\n"
         "  mpirun -np 2 evenkeel eval runs/quickstart\n"
+        "  evenkeel eval models/bytes --set data.path=TEXT\n"
+        "  evenkeel eval models/llama --tokens tokens.safetensors\n"
         "  evenkeel eval --model models/llama --tokens tokens.safetensors --logits "
         "logits.safetensors\n\n"
         "A checkpoint loads at any number of ranks, whatever number it was trained on.");
-    app.callback([&] { choice.run = [&](Communicator& world) { run_eval(command, world); }; });
+    app.callback([&] {
+        if (command.run.empty()) {
+            throw CLI::RequiredError("A run, a checkpoint or a Hugging Face folder");
+        }
+        choice.run = [&](Communicator& world) { run_eval(command, world); };
+    });
 }
 
 void add_sample(CLI::App& program, SampleCommand& command, Choice& choice) {
@@ -249,11 +258,12 @@ void add_export(CLI::App& program, ExportCommand& command, Choice& choice) {
 
 void add_report(CLI::App& program, ReportCommand& command, Choice& choice) {
     CLI::App& app = *program.add_subcommand("report", "Write a run's plots as one HTML page");
-    app.add_option("run", command.run, "A run directory")->required();
+    app.add_option("run", command.run, "A run directory that has been trained, RUN below")
+        ->required();
     app.add_option("--compare", command.compare,
                    "Another run: also print and draw how far the loss curves are apart, and where "
-                   "RUN's validation loss has come back to the other's")
-        ->type_name("RUN");
+                   "RUN's validation loss has come back to OTHER's")
+        ->type_name("OTHER");
     app.add_option("--output", command.output, "Where to write; default RUN/report.html")
         ->type_name("FILE");
     app.footer(

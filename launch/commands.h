@@ -23,8 +23,8 @@ void run_train(const TrainCommand& command, Communicator& world);
 struct EvalCommand {
     std::string run;  // a run directory, one of its checkpoints or a Hugging Face folder
     std::vector<std::string> overrides;
-    std::string tokens;  // --tokens: a file of sequences, whose logits are written instead
-    std::string logits;  // --logits: where to
+    std::string tokens;  // --tokens: a file of sequences, to be taken instead of text
+    std::string logits;  // --logits: where to write their logits; "": nowhere, the loss is printed
     bool json = false;
 };
 void run_eval(const EvalCommand& command, Communicator& world);

@@ -1,4 +1,5 @@
 // evenkeel eval: the validation loss of a saved model beside what counting bytes reaches.
+#include <algorithm>
 #include <cmath>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -11,8 +12,17 @@
 namespace evenkeel {
 
 void run_eval(const EvalCommand& command, Communicator& world) {
-    if (!command.tokens.empty()) return write_logits(command, world);
+    if (!command.tokens.empty()) return eval_tokens(command, world);
     SavedRun run = open_saved_run(command.run, command.overrides, world.size());
+    EVENKEEL_CHECK_CODE(reads_bytes(run.config.model.vocab_size), ErrorCode::kConfig, "eval",
+                        command.run, ": got a model with a vocabulary of ",
+                        run.config.model.vocab_size,
+                        ", which is not bytes, and no tokens; want --tokens FILE: a .safetensors "
+                        "file with a tensor `tokens` [N, T] of ids that the model's own tokenizer "
+                        "has made");
+    EVENKEEL_CHECK_CODE(!run.config.data.path.empty(), ErrorCode::kConfig, "eval", command.run,
+                        ": names no text; want --set data.path=TEXT for the loss on its held-out "
+                        "part, or --tokens FILE, with --logits OUT for the logits");
     run.config.validate(world.size());
     const ProcessGrid grid(world, run.config.parallel, run.config.device);
     const TrainerConfig& trainer = run.config.trainer;
@@ -21,10 +31,15 @@ void run_eval(const EvalCommand& command, Communicator& world) {
     model.load_weights(*run.weights);
     const double loss = evaluate(model, data, trainer.eval_sequences, trainer.micro_batch_size);
     if (!model.is_main_rank()) return;
+    const std::int64_t available = data.validation_sequences();
+    const std::int64_t sequences =
+        trainer.eval_sequences == 0 ? available : std::min(trainer.eval_sequences, available);
 
     if (command.json) {
         const nlohmann::ordered_json out = {{"checkpoint", run.checkpoint},
                                             {"step", run.step},
+                                            {"sequences", sequences},
+                                            {"tokens", sequences * trainer.seq_len},
                                             {"validation_loss", loss},
                                             {"bits_per_byte", loss / std::numbers::ln2},
                                             {"unigram_entropy", data.unigram_entropy()},
@@ -34,7 +49,9 @@ void run_eval(const EvalCommand& command, Communicator& world) {
     }
     std::cout << "checkpoint       " << run.checkpoint << "\nvalidation loss  "
               << format("%.4f", loss) << " nats/byte = " << format("%.4f", loss / std::numbers::ln2)
-              << " bits/byte\nbigram entropy   " << format("%.4f", data.bigram_entropy())
+              << " bits/byte\nmeasured on      " << sequences << " of " << available
+              << " held-out sequences of " << trainer.seq_len << " tokens\nbigram entropy   "
+              << format("%.4f", data.bigram_entropy())
               << " nats/byte of the same text\nunigram entropy  "
               << format("%.4f", data.unigram_entropy()) << " nats/byte\n";
 }

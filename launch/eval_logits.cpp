@@ -42,23 +42,13 @@ void write_file(const std::string& path, const Tensor& logits, const SavedRun& r
     sync_directory(parent_directory(path));
 }
 
-}  // namespace
-
-void write_logits(const EvalCommand& command, Communicator& world) {
-    SavedRun run = open_saved_run(command.run, command.overrides, world.size());
-    ModelConfig& config = run.config.model;
-    if (run.config.device == Device::kCpu) config.type = ComputeType::kFp32;
-    config.telemetry = false;
-    config.validate(run.config.parallel.tensor_parallel, run.config.device);
-    const Tensor tokens = read_token_file(command.tokens, config.vocab_size);
-    const std::int64_t count = tokens.size(0), length = tokens.size(1), vocab = config.vocab_size;
-    EVENKEEL_CHECK_CODE(length <= config.max_seq_len, ErrorCode::kConfig, "eval", command.tokens,
-                        ": got sequences of ", length,
-                        " tokens, want at most model.max_seq_len=", config.max_seq_len);
-    const ProcessGrid grid(world, run.config.parallel, run.config.device);
-    LanguageModel model(grid, config, 1);
-    model.load_weights(*run.weights);
-
+void write_logits(const EvalCommand& command,
+                  const SavedRun& run,
+                  const ProcessGrid& grid,
+                  LanguageModel& model,
+                  const Tensor& tokens) {
+    const std::int64_t count = tokens.size(0), length = tokens.size(1);
+    const std::int64_t vocab = run.config.model.vocab_size;
     // Data-parallel ranks take a sequence each, in turn; who has none left repeats the last.
     const Tensor logits = Tensor::uninitialized({count, length, vocab}, DType::kFloat32);
     const std::int64_t ranks = grid.dp_size();
@@ -82,6 +72,61 @@ void write_logits(const EvalCommand& command, Communicator& world) {
     }
     std::cout << "checkpoint  " << run.checkpoint << "\nlogits      " << command.logits << ": "
               << count << " sequences of " << length << " tokens, " << vocab << " logits each\n";
+}
+
+// Of the token that follows, over all of the file.
+void print_loss(const EvalCommand& command,
+                const SavedRun& run,
+                const ProcessGrid& grid,
+                LanguageModel& model,
+                const Tensor& tokens) {
+    const std::int64_t count = tokens.size(0), length = tokens.size(1) - 1;
+    double sum = 0.0;
+    for (std::int64_t i = grid.dp_rank(); i < count; i += grid.dp_size()) {
+        const Tensor row = tokens.slice(0, i, i + 1);
+        sum += model.evaluate(
+            {row.slice(1, 0, length).contiguous(), row.slice(1, 1, length + 1).contiguous()});
+    }
+    const double loss = model.data_parallel_mean(sum) * static_cast<double>(grid.dp_size()) /
+                        static_cast<double>(count);
+    if (!model.is_main_rank()) return;
+    if (command.json) {
+        const nlohmann::ordered_json out = {{"checkpoint", run.checkpoint},
+                                            {"step", run.step},
+                                            {"loss", loss},
+                                            {"sequences", count},
+                                            {"tokens", count * length}};
+        std::cout << out.dump(2) << "\n";
+        return;
+    }
+    std::cout << "checkpoint   " << run.checkpoint << "\nloss         " << format("%.4f", loss)
+              << " nats/token\nmeasured on  " << count << (count == 1 ? " sequence" : " sequences")
+              << ", " << grouped(count * length) << " tokens that follow another\n";
+}
+
+}  // namespace
+
+void eval_tokens(const EvalCommand& command, Communicator& world) {
+    SavedRun run = open_saved_run(command.run, command.overrides, world.size());
+    ModelConfig& config = run.config.model;
+    if (run.config.device == Device::kCpu) config.type = ComputeType::kFp32;
+    config.telemetry = false;
+    config.validate(run.config.parallel.tensor_parallel, run.config.device);
+    const Tensor tokens = read_token_file(command.tokens, config.vocab_size);
+    const bool only_loss = command.logits.empty();
+    const std::int64_t length = tokens.size(1) - (only_loss ? 1 : 0);
+    EVENKEEL_CHECK_CODE(length >= 1, ErrorCode::kConfig, "eval", command.tokens,
+                        ": got sequences of 1 token, want 2 or more: the loss is that of the next "
+                        "token");
+    EVENKEEL_CHECK_CODE(length <= config.max_seq_len, ErrorCode::kConfig, "eval", command.tokens,
+                        ": got sequences of ", tokens.size(1), " tokens, want at most ",
+                        config.max_seq_len + tokens.size(1) - length,
+                        " (model.max_seq_len=", config.max_seq_len, ")");
+    const ProcessGrid grid(world, run.config.parallel, run.config.device);
+    LanguageModel model(grid, config, 1);
+    model.load_weights(*run.weights);
+    if (only_loss) return print_loss(command, run, grid, model, tokens);
+    write_logits(command, run, grid, model, tokens);
 }
 
 }  // namespace evenkeel

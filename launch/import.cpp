@@ -40,7 +40,10 @@ void run_import(const ImportCommand& command) {
     RunConfig config;
     config.model = folder.config();
     config.trainer.seq_len = std::min(config.trainer.seq_len, config.model.max_seq_len);
-    config.trainer.run_dir = command.out;
+    // A run that continues from these weights has a directory of its own.
+    const fs::path run = fs::absolute(command.out).lexically_normal();
+    config.trainer.init_from = (run / "checkpoints" / "step_00000000").string();
+    config.trainer.run_dir = (run / "trained").string();
 
     StagedDirectory staged(command.out);
     const std::string checkpoint = staged.path() + "/checkpoints/step_00000000";
@@ -69,8 +72,8 @@ void run_import(const ImportCommand& command) {
                   << (name == folder.family().tied_output ? ": equal to the embedding" : "")
                   << "\n";
     }
-    std::cout << "kept        " << kept.size() << " files for export\nrun         " << command.out
-              << "\n";
+    std::cout << "kept        " << kept.size() << (kept.size() == 1 ? " file" : " files")
+              << " for export\nrun         " << command.out << "\n";
 }
 
 }  // namespace evenkeel

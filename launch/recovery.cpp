@@ -16,6 +16,22 @@ std::map<double, double> by_step(const std::vector<Point>& losses) {
     return map;
 }
 
+std::string verdict(const Recovery& recovery) {
+    const std::vector<Point>& excess = recovery.excess;
+    if (excess.size() < kRecoveredInRow) {
+        return concat("too few evaluations (", excess.size(), ") to say whether it has recovered");
+    }
+    const auto is_better = [](const Point& p) { return p.y <= 0.0; };
+    if (std::all_of(excess.begin(), excess.end(), is_better)) {
+        return concat("at no evaluation worse, from the first at step ", excess.front().x, " on");
+    }
+    if (recovery.step == static_cast<std::int64_t>(excess.front().x)) {
+        return concat("recovered by the first evaluation, at step ", recovery.step);
+    }
+    if (recovery.step >= 0) return concat("recovered at step ", recovery.step);
+    return concat("not recovered within ", excess.back().x, " steps");
+}
+
 }  // namespace
 
 double Recovery::largest() const {
@@ -61,9 +77,7 @@ Recovery recovery_of(const std::vector<MetricRecord>& run,
 
 std::string summary_of(const Recovery& recovery, const std::string& control) {
     if (recovery.excess.empty()) return "";
-    const std::string recovered =
-        recovery.step >= 0 ? concat("recovered at step ", recovery.step)
-                           : concat("not recovered within ", recovery.excess.back().x, " steps");
+    const std::string recovered = verdict(recovery);
     return concat("Validation loss less that of ", control, ": at most ",
                   format("%+.4f", recovery.largest()), ", ", format("%+.4f", recovery.last()),
                   " at the end, area ", format("%.3g", recovery.area), " nats x steps; ", recovered,

@@ -34,9 +34,23 @@ struct RunData {
     Json summary;  // null while the run has not ended
 };
 
-RunData read_run(const std::string& directory) {
+// What import and retrofit make has made no step; its configuration trains in a directory below.
+void check_trained(const std::string& directory) {
     EVENKEEL_CHECK_CODE(fs::is_directory(directory), ErrorCode::kIo, "report", directory,
                         ": no such directory, want a run");
+    const fs::path run(directory);
+    if (fs::exists(run / "metrics.jsonl")) return;
+    std::string trained;
+    for (const char* name : {"continued", "trained"}) {
+        if (fs::exists(run / name / "metrics.jsonl")) trained = (run / name).string();
+    }
+    throw_error(ErrorCode::kIo, "report",
+                concat(directory, ": has made no step (it has no metrics.jsonl); ",
+                       trained.empty() ? std::string("train it first") : "want " + trained));
+}
+
+RunData read_run(const std::string& directory) {
+    check_trained(directory);
     RunData run;
     run.records = read_metrics(directory + "/metrics.jsonl");
     EVENKEEL_CHECK_CODE(!run.records.empty(), ErrorCode::kIo, "report", directory,
@@ -241,7 +255,9 @@ std::string write_report(const ReportCommand& command) {
 }
 
 void run_report(const ReportCommand& command) {
+    check_trained(command.run);
     if (!command.compare.empty()) {
+        check_trained(command.compare);
         const std::vector<MetricRecord> run = read_metrics(command.run + "/metrics.jsonl");
         const std::vector<MetricRecord> other = read_metrics(command.compare + "/metrics.jsonl");
         const CurveDifference difference = compare_losses(run, other);
@@ -253,8 +269,8 @@ void run_report(const ReportCommand& command) {
                   << difference.worst_step << ")\n"
                   << text_of(recovery_of(run, other), command.compare);
     }
-    std::cout << "report  " << fs::absolute(write_report(command)).lexically_normal().string()
-              << "\n";
+    const std::string page = write_report(command);
+    std::cout << "report  " << fs::absolute(page).lexically_normal().string() << "\n";
 }
 
 }  // namespace evenkeel

@@ -4,14 +4,13 @@
 #include <functional>
 
 #include "framework/token_file.h"
+#include "launch/saved_run.h"
 
 namespace evenkeel {
 namespace {
 
 constexpr const char* kOp = "retrofit";
 constexpr std::int64_t kBatch = 4;  // sequences of a forward pass
-// A vocabulary of bytes, and a few more to make it divisible.
-constexpr std::int64_t kBytes = 256, kMostOfBytes = 512;
 
 using MakeBatch = std::function<Batch(const std::vector<std::int64_t>&)>;
 
@@ -86,7 +85,7 @@ RetrofitData load_retrofit_data(const DataConfig& text,
         choose(rows.size(0), tokens, text.path, rows_of(rows), data);
         return data;
     }
-    EVENKEEL_CHECK_CODE(vocab_size >= kBytes && vocab_size < kMostOfBytes, ErrorCode::kConfig, kOp,
+    EVENKEEL_CHECK_CODE(reads_bytes(vocab_size), ErrorCode::kConfig, kOp,
                         "--data: got a text, whose bytes are its tokens, for a model with a "
                         "vocabulary of ",
                         vocab_size,

@@ -133,6 +133,11 @@ std::vector<std::string> keep_hugging_face_files(const std::string& from,
     return kept;
 }
 
+bool reads_bytes(std::int64_t vocab_size) {
+    constexpr std::int64_t kBytes = 256, kMostOfBytes = 512;
+    return vocab_size >= kBytes && vocab_size < kMostOfBytes;
+}
+
 std::string printable(const std::string& text) {
     using Json = nlohmann::json;
     const std::string valid =

@@ -1,5 +1,6 @@
 // Which families can hold a model.
 #include <algorithm>
+#include <filesystem>
 
 #include "framework/error.h"
 #include "framework/run_state.h"
@@ -8,6 +9,8 @@
 
 namespace evenkeel::hugging_face {
 namespace {
+
+namespace fs = std::filesystem;
 
 template <typename Section>
 std::string json_of(Section section) {
@@ -58,9 +61,16 @@ void check_annealed(const ModelConfig& config, const TensorSource& weights) {
     if (weights.contains(name)) {
         done = read_whole(weights, name, DType::kFloat32).data<float>()[0];
     }
-    EVENKEEL_CHECK_CODE(done >= static_cast<float>(steps), ErrorCode::kConfig, "export",
-                        weights.origin(), ": its QK-norm is coming in, after ", done, " of ", steps,
-                        " steps (model.attention.qk_norm.anneal_steps); export it afterwards");
+    if (done >= static_cast<float>(steps)) return;
+    // RUN/checkpoints/step_00000000/model.safetensors: what retrofit's configuration continues with is beside it.
+    const fs::path run = fs::path(weights.origin()).parent_path().parent_path().parent_path();
+    const fs::path continued = run / "continued";
+    throw_error(ErrorCode::kConfig, "export",
+                concat(weights.origin(), ": its QK-norm is coming in, after ", done, " of ", steps,
+                       " steps (model.attention.qk_norm.anneal_steps); ",
+                       fs::is_directory(continued / "checkpoints")
+                           ? concat("export ", continued.string(), " instead")
+                           : std::string("export it afterwards")));
 }
 
 // What the rules that work on weights between steps keep; of no use to a model that is not trained.

@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "framework/safetensors.h"
+#include "framework/token_file.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {
@@ -77,7 +79,41 @@ TEST_F(EvalLogits, OfIdsBeyondTheVocabularyAreRefusedAndLeaveNoFile) {
     EXPECT_FALSE(std::filesystem::exists(out_));
 }
 
-TEST_F(EvalLogits, WantBothFiles) {
+TEST_F(EvalLogits, WithoutAFileForThemGiveTheLossOfNextTokens) {
+    const std::string tokens = kFixtures + "qwen3.safetensors";
+    const Tensor ids = read_token_file(tokens, 64);
+    const Tensor logits = SafetensorsReader(tokens).read("logits");
+    const std::int64_t length = logits.size(1), vocab = logits.size(2);
+    double sum = 0.0;
+    for (std::int64_t row = 0; row < logits.size(0) * length; ++row) {
+        if (row % length == length - 1) continue;
+        const float* of_row = logits.data<float>() + row * vocab;
+        double exps = 0.0;
+        for (std::int64_t i = 0; i < vocab; ++i) exps += std::exp(double{of_row[i]});
+        const std::int32_t next = ids.data<std::int32_t>()[row + 1];
+        sum += std::log(exps) - of_row[next];
+    }
+    const Outcome outcome = run_evenkeel("eval " + kFixtures + "qwen3 --json --tokens " + tokens);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    const auto json = nlohmann::json::parse(outcome.output);
+    EXPECT_EQ(json["sequences"], 2);
+    EXPECT_EQ(json["tokens"], 46);
+    EXPECT_NEAR(json["loss"].get<double>(), sum / 46, 1e-5);
+}
+
+TEST_F(EvalLogits, OfAModelThatReadsNoBytesWantTokens) {
+    const Outcome outcome = run_evenkeel("eval " + kFixtures + "llama --set data.path=" + out_);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("--tokens FILE"), std::string::npos) << outcome.output;
+}
+
+TEST_F(EvalLogits, OfNoModelAreRefusedAsUsage) {
+    const Outcome outcome = run_evenkeel("eval --tokens " + kFixtures + "llama.safetensors");
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("is required"), std::string::npos) << outcome.output;
+}
+
+TEST_F(EvalLogits, WantTokens) {
     const Outcome outcome = run_evenkeel("eval " + kFixtures + "llama --logits " + out_);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_NE(outcome.output.find("--tokens"), std::string::npos) << outcome.output;

@@ -94,6 +94,29 @@ TEST_F(ImportExportTest, ARunThatStartedFromAnImportKeepsItsFiles) {
     EXPECT_TRUE(fs::exists(out + "/tokenizer.json"));
 }
 
+TEST_F(ImportExportTest, TheConfigurationOfAnImportContinuesFromItsWeights) {
+    const std::string imported = files_.file("imported"), other = files_.file("other");
+    ASSERT_EQ(run_evenkeel("import " + folder() + " " + imported).status, 0);
+    const std::string data = " --set data.path=" + run_->text;
+    const std::string train = "train --config " + imported + "/config.json" + data +
+                              " --set trainer.steps=1 --set schedule.warmup_steps=0"
+                              " --set schedule.peak_lr=1e-9 --set trainer.seq_len=16"
+                              " --set trainer.batch_size=1 --set trainer.micro_batch_size=1";
+    const double before = json_of("eval --json " + imported + data)["validation_loss"];
+    for (const auto& [settings, run] : {std::pair{std::string(), imported + "/trained"},
+                                        {" --set trainer.run_dir=" + other, other}}) {
+        const Outcome trained = run_evenkeel(train + settings);
+        ASSERT_EQ(trained.status, 0) << trained.output;
+        const double after = json_of(
+            "eval --json " + run + data + " --set trainer.seq_len=" +
+            std::to_string(open_saved_run(imported, {}, 1).config.trainer.seq_len) +
+            " --set trainer.eval_sequences=" +
+            std::to_string(
+                open_saved_run(imported, {}, 1).config.trainer.eval_sequences))["validation_loss"];
+        EXPECT_NEAR(after, before, 1e-3) << run;
+    }
+}
+
 TEST_F(ImportExportTest, ATargetThatIsThereIsRefused) {
     fs::create_directory(files_.file("there"));
     const Outcome imported = run_evenkeel("import " + folder() + " " + files_.file("there"));

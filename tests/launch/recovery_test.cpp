@@ -39,6 +39,18 @@ TEST(RecoveryTest, AreaIsThatOfTrapezoids) {
     EXPECT_NEAR(recovery.last(), 0.0, 1e-12);
 }
 
+TEST(RecoveryTest, SaysWhetherThereIsAnythingToRecoverFrom) {
+    const auto says = [](const std::vector<Point>& run, const std::string& what) {
+        const std::string text = summary_of(recovery_of(run, kControl), "c");
+        EXPECT_NE(text.find(what), std::string::npos) << text;
+    };
+    says({{5, 1.3}, {10, 1.3}}, "too few evaluations (2)");
+    says(above_control({-0.1, 0.0, -0.1, 0.0, -0.1}),
+         "at no evaluation worse, from the first at step 5");
+    says(above_control({0.005, 0.0, -0.1, 0.5, 0.5}),
+         "recovered by the first evaluation, at step 5");
+}
+
 TEST(RecoveryTest, ComparesOnlyWhereBothWereEvaluated) {
     const Recovery recovery =
         recovery_of(std::vector<Point>{{7, 2.0}, {10, 1.5}, {30, 2.0}}, kControl);
@@ -65,6 +77,23 @@ void write_run(const std::string& directory, const std::vector<Point>& losses) {
     }
     write_file_atomically(directory + "/metrics.jsonl", lines);
     write_file_atomically(directory + "/config.json", "{}");
+}
+
+TEST(RecoveryTest, OfARunThatWasNotTrainedNamesTheOneThatWas) {
+    const testing::TemporaryDirectory directory;
+    const std::string run = directory.file("run");
+    std::filesystem::create_directories(run);
+    const testing::Outcome alone = testing::run_evenkeel("report " + run);
+    EXPECT_EQ(alone.status, 1) << alone.output;
+    EXPECT_NE(alone.output.find("has made no step"), std::string::npos) << alone.output;
+    write_run(run + "/continued", kControl);
+    for (const std::string& arguments : {run, run + "/continued --compare " + run}) {
+        const testing::Outcome outcome = testing::run_evenkeel("report " + arguments);
+        EXPECT_EQ(outcome.status, 1) << outcome.output;
+        EXPECT_NE(outcome.output.find("want " + run + "/continued"), std::string::npos)
+            << outcome.output;
+        EXPECT_EQ(outcome.output.find("report  "), std::string::npos) << outcome.output;
+    }
 }
 
 TEST(RecoveryTest, ReportPrintsAndDrawsIt) {
