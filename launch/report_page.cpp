@@ -58,6 +58,7 @@ table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabula
 th, td { text-align: right; padding: 3px 12px 3px 0; white-space: nowrap; }
 th { color: var(--soft); font-weight: normal; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; }
+th.words, td.words { text-align: left; white-space: normal; overflow-wrap: anywhere; }
 .settings { columns: 3 300px; column-gap: 28px; font-size: 13px; padding: 12px 14px; }
 .settings div { display: flex; justify-content: space-between; gap: 12px; padding: 2px 0;
                 border-bottom: 1px solid var(--line); break-inside: avoid; }
@@ -269,10 +270,14 @@ std::string notices_html(const std::vector<Notice>& notices) {
     return out + "</div>\n";
 }
 
-std::string row_html(const std::vector<std::string>& cells, const char* element) {
+std::string row_html(const std::vector<std::string>& cells,
+                     const char* element,
+                     const std::vector<std::size_t>& words) {
     std::string out = "<tr>";
-    for (const std::string& cell : cells) {
-        out += concat("<", element, ">", escaped(cell), "</", element, ">");
+    for (std::size_t i = 0; i < cells.size(); ++i) {
+        const bool is_words = std::find(words.begin(), words.end(), i) != words.end();
+        out += concat("<", element, is_words ? " class=\"words\">" : ">", escaped(cells[i]), "</",
+                      element, ">");
     }
     return out + "</tr>\n";
 }
@@ -280,8 +285,9 @@ std::string row_html(const std::vector<std::string>& cells, const char* element)
 std::string table_html(const PageTable& table) {
     std::string out = concat("<div class=\"card table\"><b>", escaped(table.title), "</b>");
     if (!table.note.empty()) out += concat("<div class=\"soft\">", escaped(table.note), "</div>");
-    out += concat("<table>\n<thead>", row_html(table.header, "th"), "</thead>\n<tbody>\n");
-    for (const std::vector<std::string>& row : table.rows) out += row_html(row, "td");
+    out += concat("<table>\n<thead>", row_html(table.header, "th", table.words),
+                  "</thead>\n<tbody>\n");
+    for (const std::vector<std::string>& row : table.rows) out += row_html(row, "td", table.words);
     return out + "</tbody>\n</table></div>\n";
 }
 

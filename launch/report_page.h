@@ -35,6 +35,7 @@ struct PageTable {
     std::string note;  // a sentence below the title, or ""
     std::vector<std::string> header;
     std::vector<std::vector<std::string>> rows;
+    std::vector<std::size_t> words = {};  // columns of words, aligned to the left as the first is
 };
 
 struct Notice {

@@ -141,6 +141,7 @@ Json mark_values(const std::vector<PlotMark>& marks) {
 }
 
 constexpr const char* kMarkColor = "#b3261e";
+constexpr const char* kEmptyColor = "#e4e7eb";
 
 // A line through the plot where something was first wrong, and a triangle that tells what.
 void add_marks(const std::vector<PlotMark>& marks, Json& spec) {
@@ -330,8 +331,11 @@ std::string heat_map_spec(const HeatMap& map) {
         map.by_head ? "{title: 'head ' + datum.x, layer: datum.r"
                     : "{title: 'step ' + format(datum.x, ',d'), layer: floor(datum.r / " + heads +
                           "), head: datum.r % " + heads;
-    const std::string tooltip =
-        place + ", value: isValid(datum.v) ? format(datum.v, '" + map.format + "') : 'not finite'}";
+    const std::string empty =
+        "indexof(" + Json(map.empty_layers).dump() + ", floor(datum.r / " + heads + ")) >= 0";
+    const std::string tooltip = place + ", value: " + empty +
+                                " ? 'none' : isValid(datum.v) ? format(datum.v, '" + map.format +
+                                "') : 'not finite'}";
     spec["marks"] = {{{"type", "rect"},
                       {"from", {{"data", "cells"}}},
                       {"encode",
@@ -341,7 +345,8 @@ std::string heat_map_spec(const HeatMap& map) {
                           {"y", {{"scale", "y"}, {"field", "r"}}},
                           {"y2", {{"scale", "y"}, {"signal", "datum.r + 1"}, {"offset", 0.5}}},
                           {"fill",
-                           {{{"test", "!isValid(datum.v)"}, {"value", kMarkColor}},
+                           {{{"test", empty}, {"value", kEmptyColor}},
+                            {{"test", "!isValid(datum.v)"}, {"value", kMarkColor}},
                             {{"scale", "color"}, {"field", "v"}}}},
                           {"tooltip", signal(tooltip)}}}}}},
                      {{"type", "rule"},

@@ -53,6 +53,7 @@ struct HeatMap {
     bool by_head = false;        // columns are heads, `heads` is 1
     std::vector<double> domain;  // of the colours: {least, largest}; empty: that of the values
     bool low_is_dark = false;    // the eye goes to what is dark
+    std::vector<std::int64_t> empty_layers = {};  // that have no such numbers: grey
     std::vector<PlotMark> marks;
 };
 // Numbers that are not finite are red.

@@ -14,6 +14,7 @@
 #include "framework/log.h"
 #include "launch/commands.h"
 #include "launch/report.h"
+#include "launch/retrofit_continuation.h"
 #include "launch/retrofit_data.h"
 #include "launch/retrofit_findings.h"
 #include "launch/saved_run.h"
@@ -255,8 +256,9 @@ std::vector<GainFit> fit_layers(const ProcessGrid& grid,
                                                                calibration.layers[layer].config());
         }
         fits.push_back(fit_gains(calibration.layers[layer], of_layer));
-        log_progress(concat("gains of layer ", layer + 1, " of ", calibration.layers.size()),
-                     layer + 1 == calibration.layers.size());
+        log_progress(
+            concat("gains of layer ", layer, ", the last is ", calibration.layers.size() - 1),
+            layer + 1 == calibration.layers.size());
         if (normed) continue;
         // Nothing changes there.
         for (HeadFit& head : fits.back().heads) {
@@ -277,45 +279,6 @@ std::vector<LayerGains> gains_of(const std::vector<GainFit>& fits, const ModelCo
         gains[layer] = {fits[layer].q_gain, fits[layer].k_gain};
     }
     return gains;
-}
-
-// What goes on from OUT, and what from the model as it was: same text, seed and schedule.
-struct Continuation {
-    RunConfig retrofitted, control;
-};
-
-Continuation continuation_of(const RunConfig& original,
-                             const ModelConfig& retrofitted,
-                             const std::string& from,
-                             const std::string& data,
-                             const Plan& plan) {
-    RunConfig common = original;
-    common.trainer.resume = false;
-    common.trainer.stop_at_step = 0;
-    common.trainer.seq_len = std::min(common.trainer.seq_len, retrofitted.max_seq_len);
-    if (!data.empty()) common.data.path = data;
-    // The optimizer's first steps are the ones that hurt: warmed up again.
-    common.schedule.warmup_steps =
-        std::min(common.trainer.steps, std::max<std::int64_t>(20, common.trainer.steps / 100));
-    for (const std::string& assignment : plan.overrides) {
-        apply_override([&](ConfigVisitor& v) { common.visit_fields(v); }, assignment);
-    }
-    Continuation result{common, common};
-    result.control.trainer.init_from = from;
-    result.control.trainer.run_dir = plan.out + "/control";
-    result.retrofitted.model = retrofitted;
-    result.retrofitted.trainer.init_from = plan.out + "/checkpoints/step_00000000";
-    result.retrofitted.trainer.run_dir = plan.out + "/continued";
-    return result;
-}
-
-std::vector<std::string> commands_of(const RunConfig& config, const std::string& out) {
-    const std::int64_t ranks =
-        config.parallel.tensor_parallel * std::max<std::int64_t>(config.parallel.data_parallel, 1);
-    const std::string start = (ranks > 1 ? concat("mpirun -np ", ranks, " ") : std::string()) +
-                              "evenkeel train --config ";
-    return {start + out + "/config.json", start + out + "/control.json",
-            "evenkeel report " + out + "/continued --compare " + out + "/control"};
 }
 
 // OUT under another name until all of it is there.
@@ -434,9 +397,9 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     const UnfinishedRun unfinished(plan.out, before.is_main_rank());
     world.barrier();
     RunConfig original = original_config(run, plan);
-    Continuation continuation =
-        continuation_of(original, with_norm(original.model, plan.options), run.checkpoint,
-                        data.is_text ? command.data : "", plan);
+    Continuation continuation = continuation_of(
+        original, with_norm(original.model, plan.options),
+        {run.checkpoint, plan.out, data.is_text ? command.data : "", plan.overrides, world.size()});
     {
         ModelConfig in_fp32 = continuation.retrofitted.model;
         in_fp32.type = ComputeType::kFp32;
@@ -457,13 +420,8 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     findings.seq_len = data.seq_len;
     findings.calibration_sequences = data.calibration_sequences;
     findings.held_out_sequences = data.held_out_sequences;
-    if (data.is_text) {
-        findings.commands = commands_of(continuation.retrofitted, plan.out);
-    } else {
-        findings.notes.push_back(
-            concat("evenkeel train reads bytes, which are not this model's tokens: ", plan.out,
-                   " can be evaluated and exported, not trained here"));
-    }
+    add_advice(findings);
+    add_commands(continuation.retrofitted, findings);
     if (before.is_main_rank()) {
         const std::string files = hugging_face_files(run);
         if (!files.empty()) {

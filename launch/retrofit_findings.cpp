@@ -51,19 +51,7 @@ double mean(const LayerFinding& layer, F&& number) {
 // JSON has no infinity and no NaN.
 Json number(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
 
-std::string text_of_gains(const LayerFinding& layer) {
-    if (!layer.normed) return "none";
-    std::string text;
-    for (const auto& [name, estimator] : kEstimators) {
-        const auto count = std::count_if(
-            layer.heads.begin(), layer.heads.end(),
-            [&, e = estimator](const HeadFinding& head) { return head.estimator == e; });
-        if (count == 0) continue;
-        if (count == static_cast<std::ptrdiff_t>(layer.heads.size())) return name;
-        text += concat(text.empty() ? "" : ", ", name, " x", count);
-    }
-    return text;
-}
+std::string jump_text(double loss_jump) { return format("%+.4f", loss_jump) + " nats"; }
 
 Json to_json(const HeadFinding& head) {
     return {{"gains", name_of(head.estimator)},
@@ -105,26 +93,51 @@ const char* name_of(Verdict verdict) {
     switch (verdict) {
         case Verdict::kFine:
             return "fine";
+        case Verdict::kRefined:
+            return "refined";
         case Verdict::kRefine:
             return "refine";
+        case Verdict::kAnneal:
+            return "anneal carries it";
         case Verdict::kLeave:
             return "leave as it is";
+        case Verdict::kNotAsked:
+            return "not asked for";
     }
     return "";
 }
 
-LayerVerdict judge(const LayerFinding& layer) {
-    if (!layer.normed) return {Verdict::kLeave, "not among --layers"};
+LayerVerdict judge(const LayerFinding& layer, double loss_jump, bool annealed) {
+    if (!layer.normed) return {Verdict::kNotAsked, "not among --layers"};
     const auto divergence = [](const HeadFinding& head) { return head.kl_mean; };
     const std::size_t worst = worst_head(layer, divergence);
     const HeadFinding& head = layer.heads[worst];
     const bool known = std::isfinite(head.kl_mean);
     const std::string kl = format("%.3f", head.kl_mean);
+    const bool small = loss_jump <= kFineJump;
+    const bool fitted = std::any_of(layer.heads.begin(), layer.heads.end(),
+                                    [](const HeadFinding& h) { return is_fitted(h.estimator); });
+    const std::string yet =
+        small ? concat(", but the model's loss moves by ", jump_text(loss_jump)) : "";
     if (known && head.kl_mean > kMuchDivergence) {
-        return {Verdict::kLeave, concat("head ", worst, " would attend otherwise than it did: KL ",
-                                        kl, " nats, above ", format("%.1f", kMuchDivergence),
-                                        is_fitted(head.estimator) ? " even with fitted gains"
-                                                                  : "; --gains kl_tied fits them")};
+        const std::string why = concat("head ", worst, " attends otherwise than it did: KL ", kl,
+                                       " nats, above ", format("%.1f", kMuchDivergence));
+        if (small) return {fitted ? Verdict::kRefined : Verdict::kFine, why + yet};
+        if (!is_fitted(head.estimator)) {
+            return {Verdict::kRefine, why + "; --gains kl_tied fits them"};
+        }
+        const std::string even = why + " even with fitted gains";
+        if (annealed) {
+            return {Verdict::kAnneal,
+                    even + "; the norm comes in over --anneal's steps, and training adapts to it"};
+        }
+        // A jump that is no number is no small one.
+        if (!(loss_jump <= kMuchJump)) {
+            return {Verdict::kLeave, concat(even, ", and the model's loss jumps by ",
+                                            jump_text(loss_jump), "; or --anneal")};
+        }
+        return {Verdict::kRefined,
+                concat(even, ", but the model's loss jumps by ", jump_text(loss_jump), " only")};
     }
     const GainFitOptions limits;
     const std::size_t wide = worst_head(layer, variation);
@@ -137,34 +150,90 @@ LayerVerdict judge(const LayerFinding& layer) {
                      limits.refine_variation);
     } else if (layer.heads[loud].max_logit_before > limits.refine_max_logit) {
         why = concat("head ", loud, " has had logits of ",
-                     format("%.0f", layer.heads[loud].max_logit_before), ", above ",
-                     limits.refine_max_logit);
+                     format("%.0f", layer.heads[loud].max_logit_before),
+                     " on held-out sequences, above ", limits.refine_max_logit);
     } else if (known && head.kl_mean > kFineDivergence) {
         why = concat("KL of head ", worst, " is ", kl, " nats, above ", kFineDivergence);
     }
-    if (why.empty()) {
-        return {Verdict::kFine,
-                concat("norms vary by ", format("%.2f", variation(layer.heads[wide])), " at most",
-                       known ? ", KL at most " + kl + " nats" : std::string())};
+    const bool quiet = why.empty();
+    if (quiet) {
+        why = concat("norms vary by ", format("%.2f", variation(layer.heads[wide])), " at most",
+                     known ? ", KL at most " + kl + " nats" : std::string());
     }
-    const bool fitted = std::any_of(layer.heads.begin(), layer.heads.end(),
-                                    [](const HeadFinding& h) { return is_fitted(h.estimator); });
-    const auto with_mean_rms = [](const HeadFinding& h) { return h.kl_mean_rms; };
-    std::string then;
     if (fitted) {
-        then = concat("; fitted gains: mean KL ", format("%.3f", mean(layer, with_mean_rms)),
-                      " -> ", format("%.3f", mean(layer, divergence)));
-    } else if (known) {
-        then = concat("; KL ", kl, " nats, --gains kl_tied makes it less");
+        const auto with_mean_rms = [](const HeadFinding& h) { return h.kl_mean_rms; };
+        return {Verdict::kRefined,
+                concat(why, "; fitted gains: mean KL ", format("%.3f", mean(layer, with_mean_rms)),
+                       " -> ", format("%.3f", mean(layer, divergence)))};
     }
-    return {Verdict::kRefine, why + then};
+    if (quiet) return {Verdict::kFine, why};
+    if (small) return {Verdict::kFine, why + yet};
+    return {Verdict::kRefine,
+            why + (known ? concat("; KL ", kl, " nats, --gains kl_tied makes it less")
+                         : std::string("; gains cannot be fitted here, --anneal helps"))};
+}
+
+std::vector<LayerVerdict> verdicts_of(const RetrofitFindings& findings) {
+    std::vector<LayerVerdict> verdicts;
+    for (const LayerFinding& layer : findings.layers) {
+        verdicts.push_back(
+            judge(layer, findings.loss_after - findings.loss_before, findings.anneal_steps > 0));
+    }
+    return verdicts;
+}
+
+std::string text_of_gains(const std::vector<LayerFinding>& layers) {
+    std::ptrdiff_t heads = 0;
+    for (const LayerFinding& layer : layers) {
+        if (layer.normed) heads += static_cast<std::ptrdiff_t>(layer.heads.size());
+    }
+    if (heads == 0) return "none";
+    std::string text;
+    for (const auto& [name, estimator] : kEstimators) {
+        std::ptrdiff_t count = 0;
+        for (const LayerFinding& layer : layers) {
+            if (!layer.normed) continue;
+            count += std::count_if(
+                layer.heads.begin(), layer.heads.end(),
+                [&, e = estimator](const HeadFinding& head) { return head.estimator == e; });
+        }
+        if (count == 0) continue;
+        if (count == heads) return name;
+        text += concat(text.empty() ? "" : ", ", name, " x", count);
+    }
+    return text;
+}
+
+void add_advice(RetrofitFindings& findings) {
+    constexpr double kAlarm = 100.0, kUsual = 64.0;  // logits
+    if (findings.gain_bound > 0.0 || findings.estimator == GainEstimator::kOnes) return;
+    double bound = 0.0, logit = 0.0;
+    for (const LayerFinding& layer : findings.layers) {
+        if (!layer.normed) continue;
+        for (const HeadFinding& head : layer.heads) {
+            if (std::isfinite(head.bound)) bound = std::max(bound, head.bound);
+            logit = std::max(logit, head.max_logit_before);
+        }
+    }
+    if (bound <= logit && bound <= kAlarm) return;
+    // None that is too low for a row of keys: retrofit refuses those.
+    const double least =
+        std::ceil(std::log(static_cast<double>(std::max<std::int64_t>(findings.seq_len, 3))) / 2);
+    const double better = bound > kUsual ? kUsual : std::max(std::ceil(logit), least);
+    if (better >= bound) return;
+    findings.notes.push_back(
+        concat("the largest bound, ", format("%.1f", bound), ", is above ",
+               bound > kAlarm ? concat(format("%.0f", kAlarm), ", where alarms begin")
+                              : concat("the largest logit that there was, ", format("%.1f", logit)),
+               ": --bound ", format("%.0f", better), " holds it lower, now and in training"));
 }
 
 Json to_json(const RetrofitFindings& findings) {
+    const std::vector<LayerVerdict> verdicts = verdicts_of(findings);
     Json layers = Json::array();
     for (std::size_t i = 0; i < findings.layers.size(); ++i) {
         const LayerFinding& layer = findings.layers[i];
-        const LayerVerdict verdict = judge(layer);
+        const LayerVerdict& verdict = verdicts[i];
         Json heads = Json::array();
         for (const HeadFinding& head : layer.heads) heads.push_back(to_json(head));
         layers.push_back({{"layer", i},
@@ -209,18 +278,19 @@ std::string to_text(const RetrofitFindings& findings) {
                         {"p99", "KL p99", "%.3f"},
                         {"verdict", "verdict"}},
                        {}};
+    const std::vector<LayerVerdict> verdicts = verdicts_of(findings);
     std::string reasons, refined;
     std::size_t count = 0;
     constexpr std::size_t kShown = 12;
     for (std::size_t i = 0; i < findings.layers.size(); ++i) {
         const LayerFinding& layer = findings.layers[i];
-        const LayerVerdict verdict = judge(layer);
+        const LayerVerdict& verdict = verdicts[i];
         const auto cell = [&](double HeadFinding::*member) -> Cell {
             if (!layer.normed && member != &HeadFinding::max_logit_before) return {};
             const double value = largest(layer, [&](const HeadFinding& h) { return h.*member; });
             return std::isfinite(value) ? Cell(value) : Cell();
         };
-        table.rows.push_back({static_cast<double>(i), text_of_gains(layer),
+        table.rows.push_back({static_cast<double>(i), text_of_gains({layer}),
                               largest(layer, variation), cell(&HeadFinding::max_logit_before),
                               cell(&HeadFinding::max_logit_after), cell(&HeadFinding::bound),
                               cell(&HeadFinding::kl_mean), cell(&HeadFinding::kl_p99),
@@ -233,8 +303,12 @@ std::string to_text(const RetrofitFindings& findings) {
         }
     }
     std::string text = study::to_text(table);
-    text += "  (of a layer's worst head)\n\n" + reasons + "\n";
-    if (count > 0) text += "heads that want more than the mean rms\n" + refined;
+    text +=
+        "  (each column: the largest of the layer's heads; max logit and after: on the held-out "
+        "sequences)\n\n" +
+        reasons + "\n";
+    if (count > 0)
+        text += "heads that want more than the mean rms (by the calibration sequences)\n" + refined;
     if (count > kShown) text += concat("  and ", count - kShown, " more: retrofit.json\n");
     text +=
         concat("loss        ", format("%.4f", findings.loss_before), " -> ",

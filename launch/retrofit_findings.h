@@ -38,18 +38,25 @@ struct LayerFinding {
 };
 
 enum class Verdict {
-    kFine,    // the mean rms is as good as nothing
-    kRefine,  // gains want a fit, or have got one
-    kLeave,   // no gains keep what the layer attends to
+    kFine,      // the gains there are, which nobody had to fit, do
+    kRefined,   // gains were fitted, nothing is left to do
+    kRefine,    // gains want a fit
+    kAnneal,    // no gains keep what the layer attends to, and the norm comes in by and by
+    kLeave,     // no gains keep what the layer attends to
+    kNotAsked,  // left without a norm, as asked
 };
 struct LayerVerdict {
     Verdict verdict = Verdict::kFine;
     std::string text;  // plain words, with the number that decided
 };
-// Above this mean divergence of a head (nats) a layer is not fine, and above the other it is better left alone: gains
-// of 1, which cost a model about a nat of loss, have 0.9 to 1.4.
+// Above this mean divergence of a head (nats) a layer is not fine, and above the other it may be better left alone:
+// gains of 1, which cost a model about a nat of loss, have 0.9 to 1.4.
 inline constexpr double kFineDivergence = 0.1, kMuchDivergence = 1.0;
-LayerVerdict judge(const LayerFinding& layer);
+// Jumps of the whole model's loss (nats): up to this one nothing is wrong with any layer, whatever its divergence;
+// above the other a layer of much divergence is better left alone.
+inline constexpr double kFineJump = 0.01, kMuchJump = 0.05;
+// loss_jump: of the model with the norm there at once. annealed: it is to come in by and by.
+LayerVerdict judge(const LayerFinding& layer, double loss_jump, bool annealed);
 const char* name_of(Verdict verdict);
 
 struct RetrofitFindings {
@@ -65,6 +72,13 @@ struct RetrofitFindings {
     std::vector<std::string> notes;     // sentences
     std::vector<std::string> commands;  // to type next
 };
+
+// The verdict of each layer.
+std::vector<LayerVerdict> verdicts_of(const RetrofitFindings& findings);
+// What gains the heads of these layers have, those with a norm: "mean_rms x3, kl_tied x1".
+std::string text_of_gains(const std::vector<LayerFinding>& layers);
+// A note where the bound is loose and nobody has asked for one.
+void add_advice(RetrofitFindings& findings);
 
 nlohmann::ordered_json to_json(const RetrofitFindings& findings);
 // For a terminal: a line a layer, losses, heads that were refined, what to type next.

@@ -17,6 +17,7 @@ struct Quantity {
     const char* unit;
     const char* format;
     double HeadFinding::*member;
+    bool of_norm = false;  // layers without one have none
 };
 
 constexpr Quantity kVariations[] = {
@@ -27,14 +28,15 @@ constexpr Quantity kVariations[] = {
 };
 constexpr Quantity kDivergences[] = {
     {"Divergence, mean", "of the attention to come from the one that was, held-out rows", "nats",
-     ".3f", &HeadFinding::kl_mean},
+     ".3f", &HeadFinding::kl_mean, true},
     {"Divergence, 99th percentile", "one row in a hundred has more", "nats", ".3f",
-     &HeadFinding::kl_p99},
+     &HeadFinding::kl_p99, true},
 };
 constexpr Quantity kLogits[] = {
     {"Largest logit before", "held-out sequences", "logit", ".1f", &HeadFinding::max_logit_before},
     {"Largest logit after", "the same sequences", "logit", ".1f", &HeadFinding::max_logit_after},
-    {"Bound", "that no logit can pass, whatever the weights", "logit", ".1f", &HeadFinding::bound},
+    {"Bound", "that no logit can pass, whatever the weights", "logit", ".1f", &HeadFinding::bound,
+     true},
 };
 
 // The colours of one domain, so that maps that belong together can be compared.
@@ -59,6 +61,9 @@ void add_maps(const RetrofitFindings& findings,
         map.heads = 1;
         map.unit = quantity.unit;
         map.format = quantity.format;
+        for (std::size_t i = 0; quantity.of_norm && i < findings.layers.size(); ++i) {
+            if (!findings.layers[i].normed) map.empty_layers.push_back(static_cast<int>(i));
+        }
         if (one_scale) map.domain = {0.0, std::max(most, 1e-9)};
         for (std::size_t head = 0; head < findings.layers.front().heads.size(); ++head) {
             map.steps.push_back(static_cast<double>(head));
@@ -81,13 +86,39 @@ PageTable verdict_table(const RetrofitFindings& findings) {
     PageTable table{
         "Verdicts",
         concat("Above ", kFineDivergence, " nats of divergence a layer is not fine; above ",
-               format("%.1f", kMuchDivergence), " it is better left without a norm (--layers)."),
+               format("%.1f", kMuchDivergence), ", fitted, it may be better left without a norm ",
+               "(--layers); neither where the model's loss jumps by ", kFineJump, " nats or less."),
         {"layer", "verdict", "because"},
-        {}};
+        {},
+        {1, 2}};
+    const std::vector<LayerVerdict> verdicts = verdicts_of(findings);
     for (std::size_t i = 0; i < findings.layers.size(); ++i) {
-        const LayerVerdict verdict = judge(findings.layers[i]);
-        table.rows.push_back({std::to_string(i), name_of(verdict.verdict), verdict.text});
+        table.rows.push_back({std::to_string(i), name_of(verdicts[i].verdict), verdicts[i].text});
     }
+    return table;
+}
+
+PageTable reason_table(const RetrofitFindings& findings) {
+    PageTable table{"Heads that want more than the mean rms",
+                    "By the sequences that gains were made from.",
+                    {"layer", "head", "gains", "because"},
+                    {},
+                    {2, 3}};
+    for (std::size_t i = 0; i < findings.layers.size(); ++i) {
+        const LayerFinding& layer = findings.layers[i];
+        for (std::size_t h = 0; h < layer.heads.size() && layer.normed; ++h) {
+            const HeadFinding& head = layer.heads[h];
+            if (head.reason.empty()) continue;
+            table.rows.push_back(
+                {std::to_string(i), std::to_string(h), name_of(head.estimator), head.reason});
+        }
+    }
+    return table;
+}
+
+PageTable command_table(const RetrofitFindings& findings) {
+    PageTable table{"What to type next", "", {"command"}, {}, {0}};
+    for (const std::string& command : findings.commands) table.rows.push_back({command});
     return table;
 }
 
@@ -101,14 +132,17 @@ PageTable head_table(const RetrofitFindings& findings) {
         const LayerFinding& layer = findings.layers[i];
         for (std::size_t h = 0; h < layer.heads.size(); ++h) {
             const HeadFinding& head = layer.heads[h];
+            const auto of_norm = [&](const char* as, double value) {
+                return layer.normed ? format(as, value) : std::string("none");
+            };
             table.rows.push_back(
                 {std::to_string(i), std::to_string(h),
                  layer.normed ? name_of(head.estimator) : "none", format("%.2f", head.q_variation),
                  format("%.2f", head.k_variation), format("%.1f", head.max_logit_before),
-                 format("%.1f", head.max_logit_after), format("%.1f", head.bound),
+                 format("%.1f", head.max_logit_after), of_norm("%.1f", head.bound),
                  format("%.2f", head.entropy_before), format("%.2f", head.entropy_after),
-                 format("%.3f", head.kl_mean_rms), format("%.3f", head.kl_mean),
-                 format("%.3f", head.kl_p99)});
+                 of_norm("%.3f", head.kl_mean_rms), of_norm("%.3f", head.kl_mean),
+                 of_norm("%.3f", head.kl_p99)});
         }
     }
     return table;
@@ -120,7 +154,7 @@ std::string to_page(const RetrofitFindings& findings, const std::string& vega) {
     ReportPage page;
     page.title = "Retrofit of " + findings.model;
     page.subtitle = concat(
-        "QK-norm with gains of ", name_of(findings.estimator),
+        "QK-norm with gains of ", text_of_gains(findings.layers),
         findings.anneal_steps > 0 ? concat(", annealed over ", findings.anneal_steps, " steps")
                                   : std::string(),
         "; ", findings.calibration_sequences, " sequences of ", findings.seq_len,
@@ -136,7 +170,11 @@ std::string to_page(const RetrofitFindings& findings, const std::string& vega) {
             {format("%.4f", findings.loss_at_start), "loss at the start, annealed"});
     }
     page.findings = findings.notes;
-    page.tables = {verdict_table(findings), head_table(findings)};
+    page.tables = {verdict_table(findings)};
+    for (const PageTable& table : {reason_table(findings), command_table(findings)}) {
+        if (!table.rows.empty()) page.tables.push_back(table);
+    }
+    page.tables.push_back(head_table(findings));
     add_maps(findings, kVariations, true, page.figures);
     add_maps(findings, kDivergences, false, page.figures);
     add_maps(findings, kLogits, true, page.figures);

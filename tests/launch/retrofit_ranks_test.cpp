@@ -29,6 +29,9 @@ TEST(RetrofitRanksTest, GainsDoNotDependOnTheNumberOfRanks) {
                 " --out ", out));
             ASSERT_EQ(outcome.status, 0) << outcome.output;
             EXPECT_EQ(count_of("written     ", outcome.output), 1) << outcome.output;
+            EXPECT_EQ(count_of(concat("mpirun -np ", ranks, " evenkeel train"), outcome.output),
+                      ranks > 1 ? 2 : 0)
+                << outcome.output;
             const std::string file = out + "/checkpoints/step_00000000/model.safetensors";
             if (first.empty()) {
                 first = file;

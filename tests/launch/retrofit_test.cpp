@@ -31,37 +31,80 @@ LayerFinding quiet_layer() {
     return layer;
 }
 
-void expect_verdict(const LayerFinding& layer, Verdict verdict, const std::string& words) {
-    const LayerVerdict got = judge(layer);
+void expect_verdict(const LayerFinding& layer,
+                    double loss_jump,
+                    Verdict verdict,
+                    const std::string& words,
+                    bool annealed = false) {
+    const LayerVerdict got = judge(layer, loss_jump, annealed);
     EXPECT_EQ(got.verdict, verdict) << got.text;
     EXPECT_NE(got.text.find(words), std::string::npos) << got.text;
 }
 
 TEST(RetrofitVerdict, SaysWhichNumberDecided) {
-    expect_verdict(quiet_layer(), Verdict::kFine, "KL at most 0.020");
+    expect_verdict(quiet_layer(), 0.2, Verdict::kFine, "KL at most 0.020");
     LayerFinding layer = quiet_layer();
     layer.heads[1].k_variation = 0.31;
-    expect_verdict(layer, Verdict::kRefine, "norms of head 1 vary by 0.31, above 0.15");
+    expect_verdict(layer, 0.2, Verdict::kRefine, "norms of head 1 vary by 0.31, above 0.15");
     layer.heads[1].estimator = GainEstimator::kKlTied;
-    expect_verdict(layer, Verdict::kRefine, "fitted gains: mean KL 0.020 -> 0.020");
+    expect_verdict(layer, 0.2, Verdict::kRefined, "fitted gains: mean KL 0.020 -> 0.020");
     layer = quiet_layer();
     layer.heads[2].max_logit_before = 288.0;
-    expect_verdict(layer, Verdict::kRefine, "head 2 has had logits of 288, above 50");
+    expect_verdict(layer, 0.2, Verdict::kRefine, "head 2 has had logits of 288 on held-out");
     layer = quiet_layer();
     layer.heads[0].kl_mean = 0.2;
-    expect_verdict(layer, Verdict::kRefine, "KL of head 0 is 0.200");
+    expect_verdict(layer, 0.2, Verdict::kRefine, "KL of head 0 is 0.200");
     layer.heads[0].kl_mean = 1.2;
-    expect_verdict(layer, Verdict::kLeave, "KL 1.200 nats, above 1.0");
+    expect_verdict(layer, 0.2, Verdict::kRefine, "KL 1.200 nats, above 1.0");
     layer.heads[0].estimator = GainEstimator::kKlTied;
-    expect_verdict(layer, Verdict::kLeave, "even with fitted gains");
+    expect_verdict(layer, 0.2, Verdict::kLeave, "even with fitted gains");
+    expect_verdict(layer, NAN, Verdict::kLeave, "even with fitted gains");
+    expect_verdict(layer, 0.03, Verdict::kRefined, "jumps by +0.0300 nats only");
+    expect_verdict(layer, 0.2, Verdict::kAnneal, "comes in over --anneal's steps", true);
     layer.normed = false;
-    expect_verdict(layer, Verdict::kLeave, "--layers");
+    expect_verdict(layer, 0.2, Verdict::kNotAsked, "--layers");
+}
+
+TEST(RetrofitVerdict, AsksForNothingWhereTheLossHardlyMoves) {
+    LayerFinding layer = quiet_layer();
+    layer.heads[0].kl_mean = 1.2;
+    for (const bool annealed : {false, true}) {
+        expect_verdict(layer, 0.0001, Verdict::kFine, "loss moves by +0.0001 nats", annealed);
+    }
+    layer.heads[1].estimator = GainEstimator::kKlTied;
+    expect_verdict(layer, 0.0001, Verdict::kRefined, "loss moves by +0.0001 nats");
+    layer = quiet_layer();
+    layer.heads[1].k_variation = 0.31;
+    expect_verdict(layer, -0.002, Verdict::kFine, "loss moves by -0.0020 nats");
 }
 
 TEST(RetrofitVerdict, DoesWithoutDivergencesWhereLogitsAreCapped) {
     LayerFinding layer = quiet_layer();
     for (HeadFinding& head : layer.heads) head.kl_mean = NAN;
-    expect_verdict(layer, Verdict::kFine, "norms vary by 0.08 at most");
+    expect_verdict(layer, 0.2, Verdict::kFine, "norms vary by 0.08 at most");
+}
+
+TEST(RetrofitAdvice, NamesALowerBoundWhereTheBoundIsLoose) {
+    RetrofitFindings findings;
+    findings.seq_len = 128;
+    findings.layers = {quiet_layer(), quiet_layer()};
+    findings.layers[1].normed = false;
+    findings.layers[1].heads[0].bound = INFINITY;
+    const auto advice = [&](double bound) {
+        findings.notes.clear();
+        findings.layers[0].heads[2].bound = bound;
+        add_advice(findings);
+        return findings.notes.empty() ? std::string() : findings.notes.front();
+    };
+    EXPECT_EQ(advice(11.0), "");
+    EXPECT_NE(advice(20.0).find("--bound 12 "), std::string::npos) << advice(20.0);
+    EXPECT_NE(advice(150.0).find("150.0, is above 100"), std::string::npos) << advice(150.0);
+    EXPECT_NE(advice(150.0).find("--bound 64 "), std::string::npos) << advice(150.0);
+    findings.layers[0].heads[0].max_logit_before = 288.0;
+    EXPECT_EQ(advice(90.0), "") << "far below what logits were";
+    EXPECT_NE(advice(200.0), "") << "below what logits were, but with alarms";
+    findings.gain_bound = 200.0;
+    EXPECT_EQ(advice(200.0), "") << "asked for";
 }
 
 // The command ----------------------------------------------------------------------------------------
@@ -186,6 +229,29 @@ TEST_F(RetrofitCommandTest, TrainingGoesOnFromBothAndResumes) {
     EXPECT_NE(outcome.output.find("over 6 steps"), std::string::npos) << outcome.output;
 }
 
+TEST_F(RetrofitCommandTest, ConfigurationsWorkFromAnyDirectoryAndOnlyTheNormHasAFirstPhase) {
+    const std::string from = concat("cd ", scratch_.path(), " && ", EVENKEEL_PROGRAM);
+    const Outcome made =
+        run_command(concat(from, " retrofit --tokens 512 --model ", tiny_->run,
+                           " --out here/a --set trainer.first_phase_steps=2 --set trainer.steps=40"
+                           " --set data.path=",
+                           fs::relative(tiny_->text, scratch_.path()).string()));
+    ASSERT_EQ(made.status, 0) << made.output;
+    EXPECT_EQ(count_of("gains of layer 0, the last is 1", made.output), 1) << made.output;
+    for (const char* name : {"config", "control"}) {
+        const std::string file = concat(out("here/a/"), name, ".json");
+        const Json config = Json::parse(read_file(file));
+        EXPECT_EQ(config["data"]["path"], fs::path(tiny_->text).lexically_normal().string());
+        EXPECT_TRUE(fs::exists(config["trainer"]["init_from"].get<std::string>()));
+        EXPECT_LE(config["trainer"]["eval_interval"], 4);
+        const Outcome trained = run_command(concat("cd / && ", EVENKEEL_PROGRAM, " train --config ",
+                                                   file, " --set trainer.stop_at_step=3"));
+        EXPECT_EQ(trained.status, 0) << trained.output;
+    }
+    EXPECT_TRUE(fs::exists(out("here/a/continued/config.json")));
+    EXPECT_TRUE(fs::exists(out("here/a/control/config.json")));
+}
+
 TEST_F(RetrofitCommandTest, LayersThatAreNotNamedStayAsTheyAre) {
     ASSERT_EQ(retrofit("a", "--layers 1").status, 0);
     const Json json = findings("a");
@@ -263,6 +329,9 @@ TEST_F(RetrofitCommandTest, TakesTokensFromAFile) {
     const Outcome outcome = retrofit("a", "--data " + file);
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     EXPECT_EQ(findings("a")["sequence_length"], 16);
+    EXPECT_NE(outcome.output.find("evenkeel train --config"), std::string::npos)
+        << "its own text is there to train on\n"
+        << outcome.output;
     tokens.data<std::int32_t>()[20] = 256;
     write_safetensors(file, {{"tokens", tokens}});
     expect_refused("--data " + file, "256", tiny_->run, 1);
