@@ -368,14 +368,24 @@ std::string TrainingRun::save_checkpoint() {
 TrainResult TrainingRun::run(const std::string& config_json,
                              const std::function<void(std::int64_t)>& after_step) {
     std::optional<RunLock> lock;  // of the main rank, which alone writes
+    bool made_directory = false;
     if (model_.is_main_rank()) {
         std::error_code error;
-        std::filesystem::create_directories(config_.run_dir, error);
+        made_directory = std::filesystem::create_directories(config_.run_dir, error);
         EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "train", "trainer.run_dir: cannot create ",
                             config_.run_dir, ": ", error.message());
         lock.emplace(config_.run_dir);
     }
-    start_or_resume();
+    try {
+        start_or_resume();
+    } catch (...) {
+        if (made_directory) {  // a start that fails leaves nothing
+            std::error_code ignored;
+            std::filesystem::remove(config_.run_dir + "/lock", ignored);
+            std::filesystem::remove(config_.run_dir, ignored);
+        }
+        throw;
+    }
     if (model_.is_main_rank()) {
         write_file_atomically(config_.run_dir + "/config.json", config_json);
         metrics_ = std::make_unique<MetricWriter>(config_.run_dir, state_.step + 1);

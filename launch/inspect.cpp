@@ -147,7 +147,8 @@ void print_folder(const Json& folder, const hugging_face::Folder& source) {
     std::cout << "  total: " << folder["tensors"].size() << " parameters, "
               << grouped(folder["elements"].get<std::int64_t>()) << " elements, "
               << grouped(folder["bytes"].get<std::int64_t>()) << " bytes in "
-              << source.shards().files().size() << " files\n";
+              << source.shards().files().size()
+              << (source.shards().files().size() == 1 ? " file\n" : " files\n");
 }
 
 // Whether it was one that can be read as a model.

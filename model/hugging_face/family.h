@@ -45,6 +45,8 @@ struct Family {
     // Python files, name and text, that the folder of a family needs which the transformers package does not know
     // (remote code). Null: it knows it. Export takes such a family only when it is asked for.
     std::vector<std::pair<std::string, std::string>> (*files)() = nullptr;
+    // No model of this family is taken: read_config and write_config throw, whatever the configuration.
+    bool refused = false;
 };
 
 // In the order in which export tries them.

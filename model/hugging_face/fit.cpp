@@ -98,6 +98,36 @@ void check_weights(const std::vector<TensorMap>& maps, const TensorSource& weigh
     }
 }
 
+void replace_all(std::string& text, const std::string& what, const std::string& by) {
+    for (std::size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) {
+        text.replace(at, what.size(), by);
+    }
+}
+
+// Of json_difference, "KEY: got A, want B": whose A and B are.
+std::string with_owners(std::string difference, const std::string& family) {
+    replace_all(difference, ": got ", concat(": ", family, " wants "));
+    replace_all(difference, ", want ", ", the model has ");
+    return difference;
+}
+
+// In how many settings a folder of the family would be another model; many where it can't say them at all.
+int distance(const Family& family, const ModelConfig& model) {
+    constexpr int kFar = 1000;
+    try {
+        ConfigJson json;
+        family.write_config(model, json);
+        const std::string difference = difference_in_function(model, family.read_config(json));
+        int settings = 0;
+        for (std::size_t at = 0; (at = difference.find(": got ", at)) != std::string::npos; ++at) {
+            ++settings;
+        }
+        return settings;
+    } catch (const Error&) {
+        return kFar;
+    }
+}
+
 }  // namespace
 
 std::string difference_in_function(const ModelConfig& ours, const ModelConfig& theirs) {
@@ -136,7 +166,8 @@ Fit fit(const Family& family,
     }
     const std::string difference = difference_in_function(config, family.read_config(fit.json));
     EVENKEEL_CHECK_CODE(difference.empty(), ErrorCode::kConfig, "export", "a folder of the family ",
-                        family.name, " would be another model: ", difference);
+                        family.name,
+                        " would be another model: ", with_owners(difference, family.name));
     fit.maps = family.tensors(config);
     check_weights(fit.maps, weights);
     check_shared(weights, fit.maps);
@@ -160,21 +191,40 @@ Fit fit_any(const std::string& name,
     std::string with_code;
     for (const Family* family : families()) {
         if (family->files != nullptr) with_code = family->name;
-        if (family != own && family->files == nullptr) order.push_back(family);
+        if (family != own && family->files == nullptr && !family->refused) order.push_back(family);
     }
-    std::string reasons;
+    struct Reason {
+        int distance;
+        std::string text;
+    };
+    std::vector<Reason> reasons;
     for (const Family* family : order) {
         try {
             return fit(*family, config, weights, origin);
         } catch (const Error& error) {
             if (error.code() != ErrorCode::kConfig) throw;
-            reasons += concat("\n  ", family->name, ": ", error.what());
+            ModelConfig annealed = config;
+            annealed.attention.qk_norm.anneal_steps = 0;
+            const std::string what = error.what();  // "[export] ..."
+            const std::size_t tag = what.starts_with("[") ? what.find("] ") : std::string::npos;
+            reasons.push_back({distance(*family, annealed),
+                               concat("\n  ", family->name, ": ",
+                                      tag == std::string::npos ? what : what.substr(tag + 2))});
         }
+    }
+    std::stable_sort(reasons.begin(), reasons.end(),
+                     [](const Reason& a, const Reason& b) { return a.distance < b.distance; });
+    constexpr std::size_t kShown = 3;
+    std::string text;
+    for (std::size_t i = 0; i < std::min(reasons.size(), kShown); ++i) text += reasons[i].text;
+    if (reasons.size() > kShown) {
+        text += concat("\n  and ", reasons.size() - kShown,
+                       " that are no nearer to it; --family NAME has the reason of each");
     }
     throw_error(
         ErrorCode::kConfig, "export",
         concat("no family that the transformers package knows can hold this model",
-               with_code.empty() ? "" : "; --remote-code writes one of its own", ":", reasons));
+               with_code.empty() ? "" : "; --remote-code writes one of its own", ":", text));
 }
 
 }  // namespace evenkeel::hugging_face

@@ -37,6 +37,17 @@ const Family& family_of(const ConfigJson& json) {
     return *family;
 }
 
+// What is refused whatever the weights are; they need not be there for it.
+const Family& checked_family(const ConfigJson& json) {
+    if (json.has("quantization_config")) {
+        json.refuse("quantization_config",
+                    "quantised weights are not read; convert them to bf16 first");
+    }
+    const Family& family = family_of(json);
+    if (family.refused) family.read_config(json);  // throws
+    return family;
+}
+
 // Before a family looks at them: what it makes of so many layers may take long, or all memory.
 void check_layers(const ConfigJson& json, const Shards& shards) {
     const std::int64_t layers = json.integer("num_hidden_layers", 0);
@@ -72,12 +83,7 @@ ConfigJson read_config_json(const std::string& directory) {
 }
 
 Folder::Folder(const std::string& directory)
-    : json_(read_config_json(directory)), shards_(directory) {
-    if (json_.has("quantization_config")) {
-        json_.refuse("quantization_config",
-                     "quantised weights are not read; convert them to bf16 first");
-    }
-    family_ = &family_of(json_);
+    : json_(read_config_json(directory)), family_(&checked_family(json_)), shards_(directory) {
     check_layers(json_, shards_);
     config_ = family_->read_config(json_);
     config_.validate(1);

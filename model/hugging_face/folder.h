@@ -54,8 +54,8 @@ class Folder : public TensorSource {
     void read_piece(const TensorMap& map, const TensorMap::Piece& piece, const Tensor& out) const;
 
     ConfigJson json_;
-    Shards shards_;
     const Family* family_ = nullptr;
+    Shards shards_;
     ModelConfig config_;
     std::vector<TensorMap> maps_;
     std::map<std::string, std::size_t> index_;  // of maps_, by our name

@@ -117,6 +117,18 @@ TEST_F(ImportExportTest, TheConfigurationOfAnImportContinuesFromItsWeights) {
     }
 }
 
+TEST_F(ImportExportTest, AStartFromAnotherModelLeavesNoRunDirectory) {
+    const std::string imported = files_.file("imported"), run = files_.file("run");
+    ASSERT_EQ(run_evenkeel("import " + folder() + " " + imported).status, 0);
+    const Outcome trained =
+        run_evenkeel("train --config " + imported + "/config.json --set data.path=" + run_->text +
+                     " --set model.tied_embeddings=true --set trainer.run_dir=" + run +
+                     " --set trainer.seq_len=16");
+    EXPECT_EQ(trained.status, 2) << trained.output;
+    EXPECT_NE(trained.output.find("holds another model"), std::string::npos) << trained.output;
+    EXPECT_FALSE(fs::exists(run));
+}
+
 TEST_F(ImportExportTest, ATargetThatIsThereIsRefused) {
     fs::create_directory(files_.file("there"));
     const Outcome imported = run_evenkeel("import " + folder() + " " + files_.file("there"));
@@ -151,6 +163,11 @@ TEST_F(ImportExportTest, WhatNoFamilyHoldsIsRefusedUnlessItsCodeComesAlong) {
     const Outcome refused = run_evenkeel("export " + per_head.run + " " + out);
     EXPECT_EQ(refused.status, 2) << refused.output;
     EXPECT_NE(refused.output.find("--remote-code"), std::string::npos) << refused.output;
+    // The nearest family first, and who wants what.
+    const std::size_t nearest = refused.output.find("\n  qwen3: ");
+    EXPECT_LT(nearest, refused.output.find("\n  llama: ")) << refused.output;
+    EXPECT_NE(refused.output.find("llama wants \"none\", the model has \"rms\""), std::string::npos)
+        << refused.output;
     EXPECT_FALSE(fs::exists(out));
     const Outcome exported =
         run_evenkeel("export " + per_head.run + " " + out + " --remote-code --shard-size 100000");
@@ -177,6 +194,13 @@ TEST_F(ImportExportTest, AFolderOfAFamilyThatIsNotKnownIsRefusedByName) {
     const Outcome imported = run_evenkeel("import " + odd + " " + files_.file("run"));
     EXPECT_EQ(imported.status, 2) << imported.output;
     EXPECT_NE(imported.output.find("model_type: got \"mamba\""), std::string::npos);
+    // The family's own reason comes before what its files lack.
+    const std::string bare = files_.file("bare");
+    fs::create_directory(bare);
+    fs::copy(fixture("gpt_oss") + "/config.json", bare + "/config.json");
+    const Outcome of_config = run_evenkeel("import " + bare + " " + files_.file("run"));
+    EXPECT_EQ(of_config.status, 2) << of_config.output;
+    EXPECT_NE(of_config.output.find("mixtures of experts"), std::string::npos) << of_config.output;
     // Its files can be looked at all the same.
     const Outcome shown = run_evenkeel("inspect " + odd);
     EXPECT_EQ(shown.status, 0) << shown.output;

@@ -19,6 +19,7 @@ const Family kGptOss{
     },
     .write_config = [](const ModelConfig&,
                        ConfigJson&) { throw_error(ErrorCode::kConfig, "export", kReason); },
-    .tensors = [](const ModelConfig&) { return std::vector<TensorMap>(); }};
+    .tensors = [](const ModelConfig&) { return std::vector<TensorMap>(); },
+    .refused = true};
 
 }  // namespace evenkeel::hugging_face
