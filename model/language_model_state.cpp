@@ -11,12 +11,64 @@ namespace {
 
 // The metadata key under which model.safetensors carries the description.
 constexpr const char* kModelKey = "model";
+const std::string kAnneal = "qk_norm_anneal";
 
 std::string weights_file(const std::string& directory) { return directory + "/model.safetensors"; }
 
 std::string config_json(ModelConfig config) {
     return to_json([&](ConfigVisitor& v) { config.visit_fields(v); });
 }
+
+ModelConfig described(const TensorSource& weights) {
+    ModelConfig config;
+    parse_config([&](ConfigVisitor& v) { config.visit_fields(v); }, weights.model(),
+                 weights.origin());
+    return config;
+}
+
+// Whether its QK-norm was coming in, and is in now.
+bool is_annealed(const TensorSource& weights) {
+    if (!weights.contains(kAnneal) || weights.model().empty()) return false;
+    const std::int64_t steps = described(weights).attention.qk_norm.anneal_steps;
+    const Shape shape = weights.shape(kAnneal);
+    if (steps == 0 || num_elements(shape) == 0) return false;
+    const Tensor state = Tensor::uninitialized(shape, DType::kFloat32);
+    weights.read_slice(kAnneal, 0, 0, shape[0], state);
+    return state.data<float>()[0] >= static_cast<float>(steps);
+}
+
+// Weights whose QK-norm has come in, as those of the model that always had it.
+class AnnealedSource final : public TensorSource {
+  public:
+    explicit AnnealedSource(const TensorSource& weights) : weights_(weights) {
+        ModelConfig config = described(weights);
+        config.attention.qk_norm.anneal_steps = 0;
+        model_ = config_json(config);
+    }
+    std::string origin() const override { return weights_.origin(); }
+    std::string model() const override { return model_; }
+    std::vector<std::string> names() const override {
+        std::vector<std::string> names = weights_.names();
+        std::erase(names, kAnneal);
+        return names;
+    }
+    bool contains(const std::string& name) const override {
+        return name != kAnneal && weights_.contains(name);
+    }
+    Shape shape(const std::string& name) const override { return weights_.shape(name); }
+    DType dtype(const std::string& name) const override { return weights_.dtype(name); }
+    void read_slice(const std::string& name,
+                    int dim,
+                    std::int64_t begin,
+                    std::int64_t end,
+                    const Tensor& out) const override {
+        weights_.read_slice(name, dim, begin, end, out);
+    }
+
+  private:
+    const TensorSource& weights_;
+    std::string model_;
+};
 
 }  // namespace
 
@@ -35,10 +87,8 @@ void LanguageModel::save_state(const std::string& directory) {
 
 // The description is checked before the tensors: what differs in the configuration says more than a shape.
 void LanguageModel::check_same_model(const TensorSource& weights) const {
-    const std::string description = weights.model();
-    if (description.empty()) return;  // from elsewhere: shapes and names must do
-    ModelConfig saved;
-    parse_config([&](ConfigVisitor& v) { saved.visit_fields(v); }, description, weights.origin());
+    if (weights.model().empty()) return;  // from elsewhere: shapes and names must do
+    ModelConfig saved = described(weights);
     // The weights are the same whatever these are.
     saved.type = config_.type;
     saved.method = config_.method;
@@ -71,6 +121,9 @@ void LanguageModel::load_weights(const std::string& directory) {
 }
 
 void LanguageModel::load_weights(const TensorSource& weights) {
+    if (config_.attention.qk_norm.anneal_steps == 0 && is_annealed(weights)) {
+        return load_weights(AnnealedSource(weights));
+    }
     check_same_model(weights);
     for (const auto& rule : rules_) rule->loading();
     load_parameters(parameters_, weights);

@@ -161,6 +161,26 @@ TEST(QkNormAnnealTest, CheckpointsGoOnWhereTheyWere) {
     }
 }
 
+TEST(QkNormAnnealTest, WhatHasComeInIsTheWeightsOfAModelThatAlwaysHadIt) {
+    const SoloGrid solo;
+    const ModelConfig config = annealed(testing::tiny_model(), 3);
+    LanguageModel model(solo.grid, config, 1), plain(solo.grid, annealed(config, 0), 2);
+    for (const float updates : {2.0f, 3.0f}) {
+        const testing::TemporaryDirectory files;
+        init_constant(find(model, "qk_norm_anneal"), updates);
+        model.save_state(files.path());
+        if (updates < 3.0f) {
+            EXPECT_THROW(plain.load_weights(files.path()), Error);
+            continue;
+        }
+        plain.load_weights(files.path());
+        for (Parameter* parameter : plain.parameters()) {
+            EXPECT_TRUE(same_bits(parameter->master, find(model, parameter->name).master))
+                << parameter->name;
+        }
+    }
+}
+
 TEST(QkNormAnnealTest, ANumberOfUpdatesThatIsNoneIsRefused) {
     const SoloGrid solo;
     const ModelConfig config = annealed(testing::tiny_model(), 4);
