@@ -155,6 +155,10 @@ std::string to_page(const RetrofitFindings& findings, const std::string& vega) {
     page.title = "Retrofit of " + findings.model;
     page.subtitle = concat(
         "QK-norm with gains of ", text_of_gains(findings.layers),
+        findings.estimator == GainEstimator::kMeanRms &&
+                text_of_gains(findings.layers) != name_of(findings.estimator)
+            ? ", refined where the mean rms was not enough"
+            : "",
         findings.anneal_steps > 0 ? concat(", annealed over ", findings.anneal_steps, " steps")
                                   : std::string(),
         "; ", findings.calibration_sequences, " sequences of ", findings.seq_len,
