@@ -7,6 +7,7 @@
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <optional>
 
 #include "framework/checkpoint.h"
@@ -116,6 +117,16 @@ RunConfig original_config(const SavedRun& run, const Plan& plan) {
     const std::string file = run.directory + "/config.json";
     return run.family.empty() && fs::exists(file) ? load_run_config(file, plan.overrides)
                                                   : run.config;
+}
+
+// Into how many parts row-parallel sums are cut, so that gains are the same to the bit at any number of ranks that
+// divides it; 0 where this number does not.
+std::int64_t shards_of(const ModelConfig& model, std::int64_t ranks) {
+    const std::int64_t common = std::gcd(model.attention.num_heads, model.feed_forward_width);
+    for (std::int64_t shards : {8, 6, 4, 3, 2}) {
+        if (common % shards == 0) return shards % ranks == 0 ? shards : 0;
+    }
+    return 0;
 }
 
 // This rank's numbers of every head and layer, put together over ranks.
@@ -359,7 +370,9 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
                            measured.model.max_seq_len, command.tokens);
     check_bound(plan, data.seq_len);
 
-    const ProcessGrid grid(world, measured.parallel, Device::kCpu);
+    ParallelConfig parallel = measured.parallel;
+    parallel.virtual_shards = shards_of(measured.model, parallel.tensor_parallel);
+    const ProcessGrid grid(world, parallel, Device::kCpu);
     const auto seed = static_cast<std::uint64_t>(measured.trainer.seed);
     LanguageModel before(grid, measured.model, seed);
     before.load_weights(*run.weights);

@@ -26,6 +26,22 @@ Tensor multiply(const Tensor& x, const Tensor& rows, const Tensor& weight) {
     return y;
 }
 
+// The parts of x W^T that equal ranges of its columns make: [shards, rows, out].
+Tensor multiply_by_shards(const Tensor& rows, const Tensor& weight, std::int64_t shards) {
+    const std::int64_t width = weight.size(1) / shards;
+    EVENKEEL_CHECK(width * shards == weight.size(1), "RowParallelLinear::forward", "weight: got ",
+                   weight.size(1), " columns, want a multiple of the ", shards,
+                   " virtual shards of a rank");
+    const Tensor parts =
+        Tensor::uninitialized({shards, rows.size(0), weight.size(0)}, weight.dtype());
+    for (std::int64_t s = 0; s < shards; ++s) {
+        const std::int64_t begin = s * width, end = begin + width;
+        gemm(rows.slice(1, begin, end).contiguous(), weight.slice(1, begin, end).contiguous(),
+             parts.slice(0, s, s + 1).view({rows.size(0), weight.size(0)}), {.transpose_b = true});
+    }
+    return parts;
+}
+
 // dx = dy W.
 Tensor input_gradient(const Tensor& dy, const Tensor& dy_rows, const Tensor& weight) {
     const Tensor dx = Tensor::uninitialized({dy.size(0), dy.size(1), weight.size(1)},
@@ -131,9 +147,15 @@ RowParallelLinear::RowParallelLinear(const ProcessGrid& grid,
 Tensor RowParallelLinear::forward(const Tensor& x) const {
     const MemoryScope scope(weight_.name, kForward);
     const Tensor& weight = weight_.value;
-    const Tensor y =
-        multiply(x, as_rows("RowParallelLinear::forward", "x", x, weight.size(1)), weight);
-    sum_partial_products(grid_, y);
+    const Tensor rows = as_rows("RowParallelLinear::forward", "x", x, weight.size(1));
+    Tensor y;
+    if (grid_.local_shards() > 0) {
+        y = sum_of_shards(grid_, multiply_by_shards(rows, weight, grid_.local_shards()))
+                .view({x.size(0), x.size(1), weight.size(0)});
+    } else {
+        y = multiply(x, rows, weight);
+        sum_partial_products(grid_, y);
+    }
     if (has_bias()) add_bias(y, bias_.value);
     return y;
 }

@@ -76,6 +76,11 @@ ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config, Devi
     checked_data_parallel(world.size(), config);
     world.set_timeout(config.timeout_seconds);
     if (device == Device::kCuda) gpu_ = assign_gpu(world, communication_);
+    EVENKEEL_CHECK(config.virtual_shards % config.tensor_parallel == 0 &&
+                       (config.virtual_shards == 0 || device == Device::kCpu),
+                   kOp, "virtual_shards: got ", config.virtual_shards, " on ", name_of(device),
+                   ", want a multiple of ", config.tensor_parallel, " on the CPU");
+    local_shards_ = config.virtual_shards / config.tensor_parallel;
     const int tp = static_cast<int>(config.tensor_parallel);
     tensor_ = on_device(world.split(world.rank() / tp));
     data_ = on_device(world.split(world.rank() % tp));

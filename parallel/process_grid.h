@@ -17,6 +17,10 @@ struct ParallelConfig {
     std::int64_t data_parallel = 0;  // 0: all ranks there are, divided by tensor_parallel
     double timeout_seconds = 300.0;  // longest wait for other ranks
     Communication communication = Communication::kNccl;  // between GPUs
+    // Row-parallel products in forward passes are formed of so many parts, summed in one order, so that results
+    // in fp32 on the CPU have the same bits at every tensor-parallel size that divides it. Slower; no setting of
+    // a run. 0: not.
+    std::int64_t virtual_shards = 0;
     void visit_fields(ConfigVisitor& v);
 };
 
@@ -38,6 +42,8 @@ class ProcessGrid {
     int tp_size() const { return tensor_->size(); }
     int dp_rank() const { return data_->rank(); }
     int dp_size() const { return data_->size(); }
+    // ParallelConfig::virtual_shards over tp_size(): the parts that this rank forms; 0: not asked for.
+    std::int64_t local_shards() const { return local_shards_; }
     // The TP ranks that hold the same KV head when there are more ranks than KV heads; a group of one
     // otherwise. Collective over the TP group the first time it is asked for a given number of heads.
     Communicator& kv_replicas(std::int64_t num_kv_heads) const;
@@ -49,6 +55,7 @@ class ProcessGrid {
     Device device_;
     Communication communication_;
     double timeout_seconds_;
+    std::int64_t local_shards_ = 0;
     GpuAssignment gpu_;
     std::unique_ptr<Communicator> tensor_;
     std::unique_ptr<Communicator> data_;

@@ -12,6 +12,29 @@ void sum_partial_products(const ProcessGrid& grid, const Tensor& tensor) {
     start_sum_of_partial_products(grid, tensor).wait();
 }
 
+Tensor sum_of_shards(const ProcessGrid& grid, const Tensor& parts) {
+    constexpr const char* kOp = "sum_of_shards";
+    check_dtype(kOp, "parts", parts, DType::kFloat32);
+    EVENKEEL_CHECK(parts.device() == Device::kCpu, kOp, "parts: got ", name_of(parts.device()),
+                   ", want the CPU");
+    Tensor all = parts;
+    if (grid.tp_size() > 1) {
+        Shape shape = parts.shape();
+        shape[0] *= grid.tp_size();
+        all = Tensor::uninitialized(shape, DType::kFloat32);
+        grid.tensor().all_gather(parts, all);
+    }
+    const Tensor sum =
+        Tensor::zeros(Shape(parts.shape().begin() + 1, parts.shape().end()), DType::kFloat32);
+    float* to = sum.data<float>();
+    const std::int64_t count = sum.numel();
+    for (std::int64_t shard = 0; shard < all.size(0); ++shard) {
+        const float* from = all.data<float>() + shard * count;
+        for (std::int64_t i = 0; i < count; ++i) to[i] += from[i];
+    }
+    return sum;
+}
+
 GradientReducer::GradientReducer(const ProcessGrid& grid,
                                  const ParameterBuckets& buckets,
                                  std::int64_t num_kv_heads)

@@ -18,6 +18,11 @@ void sum_partial_products(const ProcessGrid& grid, const Tensor& tensor);
 // The same, while the caller goes on with something else until wait().
 Pending start_sum_of_partial_products(const ProcessGrid& grid, const Tensor& tensor);
 
+// The same of a product that has been formed by virtual shards (ParallelConfig::virtual_shards): parts
+// [local shards, ...], contiguous fp32 on the CPU. Returns their sum over all ranks' parts, in the order of the
+// shards: the same bits whichever rank has formed them.
+Tensor sum_of_shards(const ProcessGrid& grid, const Tensor& parts);
+
 // Completes gradients bucket by bucket: sums over TP (or over the replica group of num_kv_heads) what
 // GradientSum declares, then averages over DP, beside the backward pass that fills the other buckets.
 // Every rank of the grid calls the same functions in the same order.
