@@ -114,6 +114,23 @@ std::string hugging_face_files(const SavedRun& run) {
     return "";
 }
 
+namespace {
+
+// A link leads to the folder's own files or, as in a cache of downloads (MODEL/snapshots/REVISION), to those in
+// MODEL/blobs: a folder from elsewhere must not have other files of this machine copied and handed on.
+void check_link(const fs::directory_entry& entry, const fs::path& folder) {
+    if (!entry.is_symlink()) return;
+    const fs::path file = fs::canonical(entry.path());
+    const fs::path model = folder.parent_path().parent_path();
+    const bool cached =
+        folder.parent_path().filename() == "snapshots" && file.parent_path() == model / "blobs";
+    EVENKEEL_CHECK_CODE(file.parent_path() == folder || cached, ErrorCode::kIo, "import",
+                        entry.path().string(), ": got a link to ", file.string(),
+                        ", want a file of the folder");
+}
+
+}  // namespace
+
 std::vector<std::string> keep_hugging_face_files(const std::string& from,
                                                  const std::string& checkpoint) {
     const std::string to = checkpoint + "/hugging_face";
@@ -123,6 +140,7 @@ std::vector<std::string> keep_hugging_face_files(const std::string& from,
     for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
         const std::string name = entry.path().filename().string();
         if (!entry.is_regular_file() || !is_kept(name)) continue;
+        check_link(entry, fs::canonical(from));
         EVENKEEL_CHECK_CODE(entry.file_size() <= kMaxBytes, ErrorCode::kIo, "import",
                             entry.path().string(), ": got ", entry.file_size(),
                             " bytes, want at most ", kMaxBytes);

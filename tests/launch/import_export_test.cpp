@@ -78,6 +78,31 @@ TEST_F(ImportExportTest, ImportedExportedAndImportedAgainIsTheSame) {
     fs::remove(folder() + "/tokenizer.json");
 }
 
+TEST_F(ImportExportTest, FilesBehindLinksAreKeptOfTheFolderAndItsCacheOnly) {
+    // As a cache of downloads has it: MODEL/snapshots/REVISION/NAME -> MODEL/blobs/HASH.
+    const fs::path model = files_.file("model"), snapshot = model / "snapshots" / "a1";
+    fs::create_directories(snapshot);
+    fs::create_directories(model / "blobs");
+    for (const char* name : {"config.json", "model.safetensors"}) {
+        fs::copy_file(folder() + "/" + name, snapshot / name);
+    }
+    std::ofstream(model / "blobs" / "77") << "{\"a\": 1}";
+    fs::create_symlink("../../blobs/77", snapshot / "tokenizer.json");
+    const std::string out = files_.file("out"), refused = files_.file("refused");
+    const Outcome taken = run_evenkeel("import " + snapshot.string() + " " + out);
+    ASSERT_EQ(taken.status, 0) << taken.output;
+    const std::string kept = out + "/checkpoints/step_00000000/hugging_face/tokenizer.json";
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(kept)));
+
+    std::ofstream(files_.file("private")) << "{}";
+    fs::create_symlink(files_.file("private"), snapshot / "merges.txt");
+    const Outcome outcome = run_evenkeel("import " + snapshot.string() + " " + refused);
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_NE(outcome.output.find("want a file of the folder"), std::string::npos)
+        << outcome.output;
+    EXPECT_FALSE(fs::exists(refused));
+}
+
 TEST_F(ImportExportTest, ARunThatStartedFromAnImportKeepsItsFiles) {
     const std::string imported = files_.file("imported"), out = files_.file("out");
     std::ofstream(folder() + "/tokenizer.json") << "{\"a\": 1}";
