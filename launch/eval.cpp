@@ -14,9 +14,8 @@ namespace evenkeel {
 void run_eval(const EvalCommand& command, Communicator& world) {
     if (!command.tokens.empty()) return eval_tokens(command, world);
     SavedRun run = open_saved_run(command.run, command.overrides, world.size());
-    EVENKEEL_CHECK_CODE(reads_bytes(run.config.model.vocab_size), ErrorCode::kConfig, "eval",
-                        command.run, ": got a model with a vocabulary of ",
-                        run.config.model.vocab_size,
+    EVENKEEL_CHECK_CODE(reads_bytes(run), ErrorCode::kConfig, "eval", command.run,
+                        ": got a model with a vocabulary of ", run.config.model.vocab_size,
                         ", which is not bytes, and no tokens; want --tokens FILE: a .safetensors "
                         "file with a tensor `tokens` [N, T] of ids that the model's own tokenizer "
                         "has made");

@@ -6,13 +6,14 @@
 #include <filesystem>
 #include <iostream>
 #include <limits>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
 #include "framework/checkpoint.h"
-#include "framework/file.h"
 #include "framework/log.h"
+#include "framework/staged_directory.h"
 #include "launch/commands.h"
 #include "launch/report.h"
 #include "launch/retrofit_continuation.h"
@@ -292,33 +293,6 @@ std::vector<LayerGains> gains_of(const std::vector<GainFit>& fits, const ModelCo
     return gains;
 }
 
-// OUT under another name until all of it is there.
-class UnfinishedRun {
-  public:
-    UnfinishedRun(std::string out, bool main) : out_(std::move(out)), main_(main) {
-        if (!main_) return;
-        std::error_code error;
-        fs::remove_all(path(), error);  // an interrupted attempt's
-        fs::create_directories(path(), error);
-        EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, kOp, "--out: cannot create ", path(), ": ",
-                            error.message());
-    }
-    std::string path() const { return out_ + ".unfinished"; }
-    void finish() const {
-        if (!main_) return;
-        sync_directory(path());
-        std::error_code error;
-        fs::rename(path(), out_, error);
-        EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, kOp, "--out: cannot rename ", path(), " to ",
-                            out_, ": ", error.message());
-        sync_directory(parent_directory(out_));
-    }
-
-  private:
-    std::string out_;
-    bool main_;
-};
-
 void write_files(const RetrofitFindings& findings,
                  Continuation& continuation,
                  const std::string& directory) {
@@ -363,11 +337,13 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
         findings.notes.push_back(
             "model.attention.qk_clip_threshold stays: from now on it is gains that it scales down");
     }
+    // Whether OUT can be written is found before anything that takes long.
+    if (world.rank() == 0) StagedDirectory probe(plan.out);
     DataConfig text = measured.data;
     if (!command.data.empty()) text.path = command.data;
     const RetrofitData data =
-        load_retrofit_data(text, measured.model.vocab_size, measured.trainer.seq_len,
-                           measured.model.max_seq_len, command.tokens);
+        load_retrofit_data(text, measured.model.vocab_size, reads_bytes(run),
+                           measured.trainer.seq_len, measured.model.max_seq_len, command.tokens);
     check_bound(plan, data.seq_len);
 
     ParallelConfig parallel = measured.parallel;
@@ -407,7 +383,9 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
         put_measurements(as_it_was, with, findings.layers);
     }
 
-    const UnfinishedRun unfinished(plan.out, before.is_main_rank());
+    std::unique_ptr<StagedDirectory> staged;  // the main rank's
+    if (before.is_main_rank()) staged = std::make_unique<StagedDirectory>(plan.out);
+    const std::string directory = staged ? staged->path() : plan.out;
     world.barrier();
     RunConfig original = original_config(run, plan);
     Continuation continuation = continuation_of(
@@ -421,7 +399,7 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
         if (plan.options.anneal_steps > 0) {
             findings.loss_at_start = measure_heads(grid, result, data.held_out).loss;
         }
-        write_retrofitted(grid, result, *run.weights, run.checkpoint, unfinished.path());
+        write_retrofitted(grid, result, *run.weights, run.checkpoint, directory);
     }
 
     findings.model = command.model;
@@ -434,15 +412,15 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     findings.calibration_sequences = data.calibration_sequences;
     findings.held_out_sequences = data.held_out_sequences;
     add_advice(findings);
-    add_commands(continuation.retrofitted, findings);
+    add_commands(continuation.retrofitted, reads_bytes(run), findings);
     if (before.is_main_rank()) {
         const std::string files = hugging_face_files(run);
         if (!files.empty()) {
-            keep_hugging_face_files(files, unfinished.path() + "/checkpoints/step_00000000");
+            keep_hugging_face_files(files, directory + "/checkpoints/step_00000000");
         }
-        write_files(findings, continuation, unfinished.path());
+        write_files(findings, continuation, directory);
     }
-    unfinished.finish();
+    if (staged) staged->commit();
     world.barrier();
     if (!before.is_main_rank()) return;
     std::cout << (command.json ? to_json(findings).dump(2) + "\n" : to_text(findings));

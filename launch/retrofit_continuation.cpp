@@ -59,8 +59,8 @@ Continuation continuation_of(const RunConfig& original,
     return result;
 }
 
-void add_commands(const RunConfig& retrofitted, RetrofitFindings& findings) {
-    if (!reads_bytes(retrofitted.model.vocab_size)) {
+void add_commands(const RunConfig& retrofitted, bool reads_bytes, RetrofitFindings& findings) {
+    if (!reads_bytes) {
         findings.notes.push_back(concat(
             "evenkeel train reads bytes, which are not this model's tokens: ", findings.out,
             " can be evaluated and exported (evenkeel export --remote-code), not trained here"));

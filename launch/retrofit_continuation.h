@@ -27,6 +27,6 @@ Continuation continuation_of(const RunConfig& original,
                              const ContinuationPlan& plan);
 
 // What to type next to train both and to compare them, or a note that says why that cannot be.
-void add_commands(const RunConfig& retrofitted, RetrofitFindings& findings);
+void add_commands(const RunConfig& retrofitted, bool reads_bytes, RetrofitFindings& findings);
 
 }  // namespace evenkeel

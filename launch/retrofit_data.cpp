@@ -68,6 +68,7 @@ MakeBatch rows_of(const Tensor& tokens) {
 
 RetrofitData load_retrofit_data(const DataConfig& text,
                                 std::int64_t vocab_size,
+                                bool reads_bytes,
                                 std::int64_t seq_len,
                                 std::int64_t max_seq_len,
                                 std::int64_t tokens) {
@@ -85,7 +86,7 @@ RetrofitData load_retrofit_data(const DataConfig& text,
         choose(rows.size(0), tokens, text.path, rows_of(rows), data);
         return data;
     }
-    EVENKEEL_CHECK_CODE(reads_bytes(vocab_size), ErrorCode::kConfig, kOp,
+    EVENKEEL_CHECK_CODE(reads_bytes, ErrorCode::kConfig, kOp,
                         "--data: got a text, whose bytes are its tokens, for a model with a "
                         "vocabulary of ",
                         vocab_size,

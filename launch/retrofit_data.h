@@ -18,10 +18,11 @@ struct RetrofitData {
 
 // From the validation part of a text (`text`), or, where its path ends in .safetensors, from the rows of its tensor
 // `tokens`. As many sequences as hold `tokens` tokens to calibrate on, two at least, and half as many others, spread
-// evenly. Throws kConfig when there are fewer, saying how many there are and how many it takes, and when a text's
-// bytes are not the model's vocabulary.
+// evenly. Throws kConfig when there are fewer, saying how many there are and how many it takes, and for a text where
+// the model's tokens are not bytes (`reads_bytes`, saved_run.h).
 RetrofitData load_retrofit_data(const DataConfig& text,
                                 std::int64_t vocab_size,
+                                bool reads_bytes,
                                 std::int64_t seq_len,
                                 std::int64_t max_seq_len,
                                 std::int64_t tokens);

@@ -151,9 +151,11 @@ std::vector<std::string> keep_hugging_face_files(const std::string& from,
     return kept;
 }
 
-bool reads_bytes(std::int64_t vocab_size) {
+bool reads_bytes(const SavedRun& run) {
     constexpr std::int64_t kBytes = 256, kMostOfBytes = 512;
-    return vocab_size >= kBytes && vocab_size < kMostOfBytes;
+    const std::int64_t vocab_size = run.config.model.vocab_size;
+    if (vocab_size == kBytes) return true;
+    return vocab_size > kBytes && vocab_size < kMostOfBytes && hugging_face_files(run).empty();
 }
 
 std::string printable(const std::string& text) {

@@ -37,8 +37,9 @@ std::string hugging_face_files(const SavedRun& run);
 std::vector<std::string> keep_hugging_face_files(const std::string& from,
                                                  const std::string& checkpoint);
 
-// Whether a model reads text: its vocabulary is the bytes, and a few more at most to make it divisible.
-bool reads_bytes(std::int64_t vocab_size);
+// Whether a model's tokens are bytes: a vocabulary of these, and of a model that is not imported a few more at most,
+// to make it divisible.
+bool reads_bytes(const SavedRun& run);
 
 // Text of unknown bytes made fit for a terminal or a page: invalid UTF-8 and control characters other
 // than newline and tab are replaced by U+FFFD.

@@ -92,8 +92,8 @@ void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan
         s.ngpt ? 2 * s.L * s.C : (s.norms * s.L + 1) * s.norm_elements;  // or rates
     const std::size_t scales = s.ngpt ? s.L * s.inner * s.F + s.V : 0;
     std::size_t gains = norms + scales + s.L * bias_elements(config, s);
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-        gains += head_gain_elements(config.layer_attention(layer), s);
+    for (std::int64_t i = 0; i < config.num_layers; ++i) {
+        gains += head_gain_elements(config.layer_attention(i), s);
     }
     plan.values = s.e == 2 ? 2 * matrices : 4 * scales * s.C;
     // What rules add (gain_hold.h).

@@ -264,11 +264,22 @@ TEST_F(RetrofitCommandTest, LayersThatAreNotNamedStayAsTheyAre) {
 }
 
 TEST_F(RetrofitCommandTest, AnInterruptedAttemptIsStartedAnew) {
-    fs::create_directories(out("a") + ".unfinished/checkpoints");
-    write_file_atomically(out("a") + ".unfinished/rubbish", "x");
+    fs::create_directories(out("a") + ".tmp-1/checkpoints");
+    write_file_atomically(out("a") + ".tmp-1/rubbish", "x");
     ASSERT_EQ(retrofit("a").status, 0);
     EXPECT_FALSE(fs::exists(out("a") + "/rubbish"));
-    EXPECT_FALSE(fs::exists(out("a") + ".unfinished"));
+    fs::remove_all(out("a") + ".tmp-1");
+    for (const fs::directory_entry& entry :
+         fs::directory_iterator(fs::path(out("a")).parent_path())) {
+        EXPECT_EQ(entry.path().string().find(".tmp-"), std::string::npos) << entry.path();
+    }
+}
+
+TEST_F(RetrofitCommandTest, AnOutputThatCannotBeWrittenIsRefusedBeforeTheWork) {
+    write_file_atomically(out("file"), "x");
+    const Outcome outcome = retrofit("file/below");
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_EQ(outcome.output.find("layer 0"), std::string::npos) << outcome.output;
 }
 
 TEST_F(RetrofitCommandTest, AnUpperBoundHoldsForEveryHead) {
