@@ -193,4 +193,31 @@ __device__ __forceinline__ Real sum_over_warp(Real value) {
     return value;
 }
 
+// Each CTA of kColumnSlices warps sums 32 columns of partial [slots, width], in double: every warp its share of the
+// rows, then the shares in order. to += the sums.
+inline constexpr int kColumnSlices = 8;
+
+__device__ __forceinline__ void add_column_sums(const float* partial,
+                                                std::int64_t slots,
+                                                std::int64_t width,
+                                                float* to) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    const int slice = static_cast<int>(threadIdx.x) / kWarp;
+    const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
+    double sum = 0.0;
+    if (column < width) {
+#pragma unroll 4
+        for (std::int64_t slot = slice; slot < slots; slot += kColumnSlices) {
+            sum += partial[slot * width + column];
+        }
+    }
+    __shared__ double of_slice[kColumnSlices][kWarp];
+    of_slice[slice][lane] = sum;
+    __syncthreads();
+    if (slice != 0 || column >= width) return;
+#pragma unroll
+    for (int s = 1; s < kColumnSlices; ++s) sum += of_slice[s][lane];
+    to[column] = static_cast<float>(to[column] + sum);
+}
+
 }  // namespace evenkeel::cuda

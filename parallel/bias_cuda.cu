@@ -83,29 +83,10 @@ __global__ void __launch_bounds__(kWarps* kWarp)
     store_floats(partial + blockIdx.x * rows.width + column, count, sums, rows.aligned);
 }
 
-// grad += the columns of partial [runs, width], in double: a CTA adds 32 columns in kSlices slices of the
-// runs, then the slices in order.
-constexpr int kSlices = 8;
-
-__global__ void __launch_bounds__(kSlices* kWarp)
+// grad += the columns of partial [runs, width].
+__global__ void __launch_bounds__(kColumnSlices* kWarp)
     sum_runs_kernel(const float* partial, std::int64_t runs, std::int64_t width, float* grad) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int slice = static_cast<int>(threadIdx.x) / kWarp;
-    const std::int64_t column = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
-    double sum = 0.0;
-    if (column < width) {
-#pragma unroll 4
-        for (std::int64_t run = slice; run < runs; run += kSlices) {
-            sum += partial[run * width + column];
-        }
-    }
-    __shared__ double of_slice[kSlices][kWarp];
-    of_slice[slice][lane] = sum;
-    __syncthreads();
-    if (slice != 0 || column >= width) return;
-#pragma unroll
-    for (int s = 1; s < kSlices; ++s) sum += of_slice[s][lane];
-    grad[column] = static_cast<float>(grad[column] + sum);
+    add_column_sums(partial, runs, width, grad);
 }
 
 BiasRows rows_of(const Tensor& rows, const Tensor& floats) {
@@ -142,7 +123,7 @@ void add_bias_gradient(const Tensor& rows, const Tensor& grad) {
     launch(kOp, sum_rows_kernel, shape_of(kOp, shape), shape,
            reinterpret_cast<const Element*>(rows.raw()), partial.data<float>());
     launch(kOp, sum_runs_kernel,
-           {grid_size(kOp, (shape.width + kWarp - 1) / kWarp), dim3(kSlices * kWarp)},
+           {grid_size(kOp, (shape.width + kWarp - 1) / kWarp), dim3(kColumnSlices * kWarp)},
            partial.data<float>(), runs, shape.width, grad.data<float>());
 }
 

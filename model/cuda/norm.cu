@@ -358,29 +358,10 @@ __global__ void __launch_bounds__(kMostWarps* kWarp) norm_backward_kernel(const 
     }
 }
 
-// dgain += the columns of partial [slots, width], in double: a CTA adds 32 channels in kSlices slices of
-// the rows, then the slices in order.
-constexpr int kSlices = 8;
-
-__global__ void __launch_bounds__(kSlices* kWarp)
+// dgain += the columns of partial [slots, width].
+__global__ void __launch_bounds__(kColumnSlices* kWarp)
     norm_gain_kernel(const float* partial, std::int64_t slots, std::int64_t width, float* dgain) {
-    const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const int slice = static_cast<int>(threadIdx.x) / kWarp;
-    const std::int64_t channel = static_cast<std::int64_t>(blockIdx.x) * kWarp + lane;
-    double sum = 0.0;
-    if (channel < width) {
-#pragma unroll 4
-        for (std::int64_t slot = slice; slot < slots; slot += kSlices) {
-            sum += partial[slot * width + channel];
-        }
-    }
-    __shared__ double of_slice[kSlices][kWarp];
-    of_slice[slice][lane] = sum;
-    __syncthreads();
-    if (slice != 0 || channel >= width) return;
-#pragma unroll
-    for (int s = 1; s < kSlices; ++s) sum += of_slice[s][lane];
-    dgain[channel] = static_cast<float>(dgain[channel] + sum);
+    add_column_sums(partial, slots, width, dgain);
 }
 
 NormRows rows_of(const char* op,
@@ -482,8 +463,8 @@ void norm_backward(const char* op,
     for (int i = 0; i < 2; ++i) {
         if (!sums[i].defined()) continue;
         launch(op, norm_gain_kernel,
-               {grid_size(op, (rows.width + kWarp - 1) / kWarp), dim3(kSlices * kWarp)}, partial[i],
-               slots, rows.width, sums[i].data<float>());
+               {grid_size(op, (rows.width + kWarp - 1) / kWarp), dim3(kColumnSlices * kWarp)},
+               partial[i], slots, rows.width, sums[i].data<float>());
     }
 }
 

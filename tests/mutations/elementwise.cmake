@@ -1,10 +1,11 @@
 # Faults in the element-wise kernels. Of RMSNorm only bf16 in whole chunks is built, of the activations all.
-set(rms_norm FILE model/cuda/norm.cu TEST model_test
+set(of_rms_norm SOURCE model/cuda/norm.cu TEST model_test
     CUT
     model/cuda/norm.cu
     [[: f.template operator()<T, Chunks::kSingle>()]] [[: (void)0]]
     framework/chunks_cuda.cuh
     [[f.template operator()<float>()]] [[(void)0]])
+set(rms_norm FILE model/cuda/norm.cu ${of_rms_norm})
 set(norm_order *ElementwiseEmulated.OrderOfThreadsDoesNotMatter)
 
 evenkeel_mutation(rms_norm_sum_without_a_barrier ${rms_norm}
@@ -26,7 +27,8 @@ evenkeel_mutation(rms_norm_sums_in_one_buffer ${rms_norm}
     FILTER ${norm_order}
     EXPECT [[gpu emulator\] race]])
 
-evenkeel_mutation(rms_norm_gain_sum_without_a_barrier ${rms_norm}
+evenkeel_mutation(rms_norm_gain_sum_without_a_barrier
+    FILE framework/chunks_cuda.cuh ${of_rms_norm}
     FIND [[of_slice[slice][lane] = sum;
     __syncthreads();]]
     REPLACE [[of_slice[slice][lane] = sum;]]
