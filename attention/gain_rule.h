@@ -1,4 +1,4 @@
-// How one number becomes a gain: what gain.cpp tells both back ends. Internal.
+// How one number becomes a gain: what gain.cpp tells both back ends.
 #pragma once
 
 namespace evenkeel {

@@ -12,20 +12,10 @@
 namespace evenkeel {
 namespace {
 
-// Of one sequence [1, T], from all parts of the vocabulary: [T, V] on the CPU.
+// Of one sequence [1, T]: [T, V] on the CPU.
 Tensor whole_logits(const ProcessGrid& grid, LanguageModel& model, const Tensor& tokens) {
-    const Tensor local = model.local_logits(tokens).to(DType::kFloat32);  // [1, T, V/P]
-    const std::int64_t length = local.size(1), columns = local.size(2), ranks = grid.tp_size();
-    const Tensor parts =
-        Tensor::uninitialized({ranks, length, columns}, DType::kFloat32, grid.device());
-    grid.tensor().all_gather(local, parts);
-    const Tensor gathered = parts.to(Device::kCpu);
-    const Tensor whole = Tensor::uninitialized({length, ranks * columns}, DType::kFloat32);
-    for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        whole.slice(1, rank * columns, (rank + 1) * columns)
-            .copy_from(gathered.slice(0, rank, rank + 1).view({length, columns}));
-    }
-    return whole;
+    const Tensor local = model.local_logits(tokens);  // [1, T, V/P]
+    return gather_vocabulary(grid, local.view({local.size(1), local.size(2)}));
 }
 
 // Under a name beside `path` first: a file of that name is whole.

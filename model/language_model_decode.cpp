@@ -18,21 +18,10 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         x = blocks_[layer]->decode(x, state.caches[layer]);
     }
-    const std::int64_t batch = x.size(0), ranks = grid_.tp_size();
     const Tensor last = x.slice(1, x.size(1) - 1, x.size(1)).contiguous();  // [B, 1, C]
     Tensor rstd;
-    const Tensor local = project(normalize(last, rstd)).to(DType::kFloat32);  // [B, 1, V/P]
-    const std::int64_t columns = local.size(2);
-    const Tensor parts =
-        Tensor::uninitialized({ranks, batch, columns}, DType::kFloat32, grid_.device());
-    grid_.tensor().all_gather(local, parts);
-    const Tensor gathered = parts.to(Device::kCpu);
-    Tensor logits = Tensor::uninitialized({batch, config_.vocab_size}, DType::kFloat32);  // [B, V]
-    for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        logits.slice(1, rank * columns, (rank + 1) * columns)
-            .copy_from(gathered.slice(0, rank, rank + 1).view({batch, columns}));
-    }
-    return logits;
+    const Tensor local = project(normalize(last, rstd));  // [B, 1, V/P]
+    return gather_vocabulary(grid_, local.view({local.size(0), local.size(2)}));
 }
 
 }  // namespace evenkeel

@@ -234,4 +234,18 @@ void cross_entropy_backward(const ProcessGrid& grid,
     }
 }
 
+Tensor gather_vocabulary(const ProcessGrid& grid, const Tensor& logits) {
+    const std::int64_t ranks = grid.tp_size(), rows = logits.size(0), columns = logits.size(1);
+    const Tensor parts =
+        Tensor::uninitialized({ranks, rows, columns}, DType::kFloat32, grid.device());
+    grid.tensor().all_gather(logits.to(DType::kFloat32).contiguous(), parts);
+    const Tensor gathered = parts.to(Device::kCpu);
+    const Tensor whole = Tensor::uninitialized({rows, ranks * columns}, DType::kFloat32);
+    for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        whole.slice(1, rank * columns, (rank + 1) * columns)
+            .copy_from(gathered.slice(0, rank, rank + 1).view({rows, columns}));
+    }
+    return whole;
+}
+
 }  // namespace evenkeel

@@ -1,5 +1,5 @@
 // Vocabulary-parallel embedding and cross-entropy: each rank holds V/P rows of the embedding or of the
-// output projection, and the full logits are never gathered.
+// output projection, and the full logits are not gathered in training.
 //
 // B batch, T positions, C width, V vocabulary, P tensor-parallel size.
 #pragma once
@@ -41,6 +41,10 @@ class VocabParallelEmbedding {
     const ProcessGrid& grid_;
     Parameter weight_;
 };
+
+// Logits of the whole vocabulary, for those who want them: this rank's part [N, V/P], on the grid's device, becomes
+// [N, V] fp32 on the CPU, the same bits on all TP ranks. Collective over TP; the host waits.
+Tensor gather_vocabulary(const ProcessGrid& grid, const Tensor& logits);
 
 // What cross_entropy_backward needs of the forward pass.
 struct CrossEntropySaved {

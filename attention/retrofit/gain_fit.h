@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "attention/gain_rule.h"
 #include "attention/retrofit/calibration.h"
 #include "framework/tensor.h"
 
@@ -87,7 +88,7 @@ std::string refine_reason(double q_variation,
 // Throws kInvalidArgument, with "too little data", before two sequences have been kept.
 GainFit fit_gains(const HeadCalibration& calibration, const GainFitOptions& options);
 
-// The least gain there is: annealing takes powers of gains, so that they must be positive.
-inline constexpr double kSmallestGain = 0x1p-20;
+// The least gain that fits give: annealing takes powers of gains, in which smaller ones count as this.
+inline constexpr double kSmallestGain = kLeastGain;
 
 }  // namespace evenkeel

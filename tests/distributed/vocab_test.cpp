@@ -216,6 +216,15 @@ TEST_P(VocabTest, CrossEntropyMakesTwoCollectivesAndTheSameBitsOnAllRanks) {
     EXPECT_EQ(grid_->tensor().counts().all_reduces, 2) << "backward needs none";
 }
 
+TEST_P(VocabTest, GatheredLogitsAreTheWholeOnesOnEveryRank) {
+    const Tensor whole = gaussian({3, 5, kVocab}, type_, 1);
+    const Tensor logits = local(whole).view({15, local_});
+    const Tensor gathered = gather_vocabulary(*grid_, logits);
+    check_shape("test", "gathered", gathered, {15, kVocab});
+    EXPECT_EQ(gathered.dtype(), DType::kFloat32);
+    EXPECT_EQ(to_doubles(gathered), to_doubles(whole));
+}
+
 TEST_P(VocabTest, CrossEntropyOfNothingIsZero) {
     const Tensor targets = there(Tensor::full({1, 4}, -1.0f, DType::kInt32));
     const Tensor logits = there(gaussian({1, 4, local_}, type_, 1));
