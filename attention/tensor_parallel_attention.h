@@ -17,7 +17,7 @@
 #include "attention/flash_attention.h"
 #include "attention/qk_norm_rope.h"
 #include "attention/rope.h"
-#include "framework/metrics.h"
+#include "framework/training/metrics.h"
 #include "parallel/linear.h"
 #include "parallel/process_grid.h"
 

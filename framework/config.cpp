@@ -7,9 +7,9 @@
 #include <set>
 #include <variant>
 
-#include "framework/checkpoint.h"
 #include "framework/config_names.h"
 #include "framework/error.h"
+#include "framework/storage/checkpoint.h"
 
 namespace evenkeel {
 namespace {

@@ -1,9 +1,9 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
-#include "framework/adamw_cuda.h"
 #include "framework/device_cuda.h"
 #include "framework/gemm_cuda.h"
-#include "framework/gradient_norm_cuda.h"
 #include "framework/graph.h"
+#include "framework/optimizer/adamw_cuda.h"
+#include "framework/optimizer/gradient_norm_cuda.h"
 #include "framework/stream.h"
 #include "framework/upload.h"
 

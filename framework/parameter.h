@@ -62,7 +62,7 @@ struct Parameter {
     bool optional = false;
     // What a run's first phase trains, where there is one (TrainerConfig::first_phase_steps).
     bool first_phase = false;
-    // What value holds is made from master by a rule (model/weight_rule.h), not rounded from it: it has
+    // What value holds is made from master by a rule (model/rules/weight_rule.h), not rounded from it: it has
     // memory of its own in fp32 too, where the optimizer does not write it.
     bool derived_value = false;
     // Lies directly behind the parameter before it in the list, as the next rows of one matrix that is

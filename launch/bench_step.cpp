@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "framework/adamw.h"
+#include "framework/optimizer/adamw.h"
 #include "framework/rng.h"
 #include "launch/bench.h"
 #include "model/language_model.h"

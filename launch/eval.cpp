@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <numbers>
 
+#include "framework/data/byte_dataset.h"
 #include "launch/commands.h"
 #include "launch/eval_logits.h"
 #include "launch/saved_run.h"

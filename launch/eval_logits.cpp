@@ -5,8 +5,8 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "framework/safetensors.h"
-#include "framework/token_file.h"
+#include "framework/data/token_file.h"
+#include "framework/storage/safetensors.h"
 #include "launch/saved_run.h"
 
 namespace evenkeel {

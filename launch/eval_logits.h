@@ -6,7 +6,7 @@
 
 namespace evenkeel {
 
-// For the tensor `tokens` [N, T] of command.tokens (framework/token_file.h) writes the tensor `logits` [N, T, V], fp32, to
+// For the tensor `tokens` [N, T] of command.tokens (framework/data/token_file.h) writes the tensor `logits` [N, T, V], fp32, to
 // command.logits, all of it or nothing; the whole of it is in the memory of every rank. Without command.logits prints the
 // mean loss of the tokens that follow one, N (T - 1). On the CPU the model computes in fp32 whatever model.type is.
 // Collective over world.

@@ -4,9 +4,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
-#include "framework/safetensors.h"
-#include "framework/staged_directory.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/storage/safetensors.h"
+#include "framework/storage/staged_directory.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
 #include "model/hugging_face/folder.h"

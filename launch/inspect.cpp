@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "framework/checkpoint.h"
 #include "framework/log.h"
-#include "framework/safetensors.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/storage/safetensors.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
 #include "model/hugging_face/folder.h"

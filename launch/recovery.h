@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/metrics.h"
+#include "framework/training/metrics.h"
 #include "launch/report_plots.h"
 
 namespace evenkeel {

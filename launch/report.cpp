@@ -10,7 +10,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
+#include "framework/storage/checkpoint.h"
 #include "launch/recovery.h"
 #include "launch/report_heads.h"
 #include "launch/report_page.h"

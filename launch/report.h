@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/metrics.h"
+#include "framework/training/metrics.h"
 #include "launch/commands.h"
 
 namespace evenkeel {

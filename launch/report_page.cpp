@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
-#include "framework/checkpoint.h"
 #include "framework/error.h"
+#include "framework/storage/checkpoint.h"
 
 namespace evenkeel {
 namespace {

@@ -1,5 +1,5 @@
 // evenkeel retrofit: QK-norm for a trained model, gains made from what its heads do.
-#include "model/retrofit.h"
+#include "model/retrofit/retrofit.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,16 +11,16 @@
 #include <numeric>
 #include <optional>
 
-#include "framework/checkpoint.h"
 #include "framework/log.h"
-#include "framework/staged_directory.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/storage/staged_directory.h"
 #include "launch/commands.h"
 #include "launch/report.h"
 #include "launch/retrofit_continuation.h"
 #include "launch/retrofit_data.h"
 #include "launch/retrofit_findings.h"
 #include "launch/saved_run.h"
-#include "model/head_tables.h"
+#include "model/telemetry/head_tables.h"
 
 namespace evenkeel {
 namespace {

@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <functional>
 
-#include "framework/token_file.h"
+#include "framework/data/byte_dataset.h"
+#include "framework/data/token_file.h"
 #include "launch/saved_run.h"
 
 namespace evenkeel {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/dataset.h"
+#include "framework/data/dataset.h"
 
 namespace evenkeel {
 

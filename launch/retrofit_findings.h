@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "attention/retrofit/gain_fit.h"
-#include "model/retrofit.h"
+#include "model/retrofit/retrofit.h"
 
 namespace evenkeel {
 

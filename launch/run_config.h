@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "framework/trainer.h"
-#include "model/alarms.h"
+#include "framework/training/trainer.h"
 #include "model/language_model.h"
+#include "model/telemetry/alarms.h"
 #include "parallel/process_grid.h"
 
 namespace evenkeel {

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
-#include "framework/safetensors_source.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/storage/safetensors_source.h"
 #include "model/hugging_face/folder.h"
 
 namespace evenkeel {

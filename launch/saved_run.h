@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/tensor_source.h"
+#include "framework/storage/tensor_source.h"
 #include "launch/run_config.h"
 
 namespace evenkeel {

@@ -8,9 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "framework/checkpoint.h"
+#include "framework/data/byte_dataset.h"
 #include "framework/log.h"
 #include "framework/memory_scope.h"
+#include "framework/storage/checkpoint.h"
 #include "framework/stream.h"
 #include "launch/commands.h"
 #include "launch/memory_advice.h"
@@ -35,8 +36,8 @@ std::string describe(const RunConfig& config, const ProcessGrid& grid, const Byt
                   config.model.type == ComputeType::kBf16 ? "bf16" : "fp32", "\nranks   ",
                   grid.world().size(), " (tensor parallel ", grid.tp_size(), " x data parallel ",
                   grid.dp_size(), "), ", processors(grid), "\ntext    ",
-                  grouped(data.train_bytes()), " bytes to train on, ",
-                  grouped(data.validation_bytes()), " held out");
+                  grouped(data.train_tokens()), " bytes to train on, ",
+                  grouped(data.validation_tokens()), " held out");
 }
 
 // What the first step took, against what was planned.
@@ -87,8 +88,8 @@ void write_summary(const RunConfig& config,
     summary["ranks"] = grid.world().size();
     summary["threads_per_rank"] = omp_get_max_threads();
     summary["tokens_per_second"] = result.tokens_per_second;
-    summary["train_bytes"] = data.train_bytes();
-    summary["validation_bytes"] = data.validation_bytes();
+    summary["train_bytes"] = data.train_tokens();
+    summary["validation_bytes"] = data.validation_tokens();
     summary["validation_loss"] = result.validation_loss;
     summary["unigram_entropy"] = data.unigram_entropy();
     summary["bigram_entropy"] = data.bigram_entropy();

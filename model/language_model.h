@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "attention/tensor_parallel_attention.h"
-#include "framework/tensor_source.h"
-#include "framework/trainer.h"
+#include "framework/storage/tensor_source.h"
+#include "framework/training/trainer.h"
 #include "model/model_config.h"
 #include "parallel/process_grid.h"
 #include "parallel/tensor_reduce.h"

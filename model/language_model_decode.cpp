@@ -1,5 +1,5 @@
 // Decoding: token by token, with the keys and values of those before kept.
-#include "model/decoder_block.h"
+#include "model/blocks/decoder_block.h"
 #include "model/language_model.h"
 
 namespace evenkeel {

@@ -1,9 +1,9 @@
 // Saving, loading and describing a language model.
-#include "framework/run_state.h"
-#include "framework/safetensors_source.h"
+#include "framework/storage/safetensors_source.h"
+#include "framework/training/run_state.h"
 #include "model/hugging_face/folder.h"
 #include "model/language_model.h"
-#include "model/weight_rule.h"
+#include "model/rules/weight_rule.h"
 #include "parallel/sharded_state.h"
 
 namespace evenkeel {

@@ -7,8 +7,8 @@
 
 #include "attention/gain.h"
 #include "framework/parameter_buckets.h"
-#include "model/head_statistics.h"
-#include "model/spectral_norm.h"
+#include "model/ops/spectral_norm.h"
+#include "model/telemetry/head_statistics.h"
 
 namespace evenkeel {
 namespace {

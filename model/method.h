@@ -8,7 +8,7 @@
 #include <string>
 
 #include "model/model_config.h"
-#include "model/weight_rule.h"
+#include "model/rules/weight_rule.h"
 #include "parallel/process_grid.h"
 
 namespace evenkeel {

@@ -3,9 +3,9 @@
 #include "model/cuda/gain_rules.h"
 #include "model/cuda/head_statistics.h"
 #include "model/cuda/logit_clip.h"
-#include "model/normalized_update_backends.h"
-#include "model/spectral_norm_backends.h"
-#include "model/unit_weights_backends.h"
+#include "model/ops/normalized_update_backends.h"
+#include "model/ops/spectral_norm_backends.h"
+#include "model/ops/unit_weights_backends.h"
 
 namespace evenkeel::cuda {
 namespace {

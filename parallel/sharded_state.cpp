@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "framework/safetensors_source.h"
+#include "framework/storage/safetensors_source.h"
 
 namespace evenkeel {
 namespace {

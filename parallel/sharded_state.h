@@ -5,8 +5,8 @@
 #include <string>
 
 #include "framework/parameter.h"
-#include "framework/safetensors.h"
-#include "framework/tensor_source.h"
+#include "framework/storage/safetensors.h"
+#include "framework/storage/tensor_source.h"
 #include "parallel/process_grid.h"
 
 namespace evenkeel {

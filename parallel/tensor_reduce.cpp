@@ -1,6 +1,6 @@
 #include "parallel/tensor_reduce.h"
 
-#include "framework/gradient_norm.h"
+#include "framework/optimizer/gradient_norm.h"
 
 namespace evenkeel {
 

@@ -17,8 +17,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "framework/checkpoint.h"
 #include "framework/log.h"
+#include "framework/storage/checkpoint.h"
 
 namespace evenkeel::study {
 namespace {

@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 
-#include "framework/checkpoint.h"
-#include "framework/run_state.h"
-#include "framework/trainer.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/training/run_state.h"
+#include "framework/training/trainer.h"
 #include "model/language_model.h"
-#include "model/retrofit.h"
+#include "model/retrofit/retrofit.h"
 
 namespace evenkeel::study {
 namespace {
@@ -54,13 +55,12 @@ struct Trained {
 
 // Training text that the base model has not begun with.
 std::vector<Batch> calibration_batches(const RetrofitRig& rig, const ByteDataset& data) {
-    const Sampler sampler(data.train_sequences(), static_cast<std::uint64_t>(rig.rig.seed) + 2);
     std::vector<Batch> batches;
     for (std::int64_t first = 0; first < rig.calibration; first += rig.rig.batch) {
-        std::vector<std::int64_t> sequences;
-        const std::int64_t end = std::min(rig.calibration, first + rig.rig.batch);
-        for (std::int64_t i = first; i < end; ++i) sequences.push_back(sampler.sequence(i));
-        batches.push_back(data.train_batch(sequences));
+        std::vector<std::int64_t> samples(
+            static_cast<std::size_t>(std::min(rig.calibration - first, rig.rig.batch)));
+        std::iota(samples.begin(), samples.end(), first);
+        batches.push_back(data.train_batch(static_cast<std::uint64_t>(rig.rig.seed) + 2, samples));
     }
     return batches;
 }

@@ -11,9 +11,9 @@
 #include <memory>
 #include <numeric>
 
-#include "framework/checkpoint.h"
 #include "framework/rng.h"
-#include "framework/trainer.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/training/trainer.h"
 #include "launch/bench.h"
 #include "model/language_model.h"
 #include "model/method.h"
@@ -24,15 +24,10 @@ namespace {
 
 constexpr double kFinalLr = 1e-5, kWeightDecay = 1e-4;
 
-Batch batch_of(const RigConfig& rig,
-               const ByteDataset& data,
-               const Sampler& sampler,
-               std::int64_t step) {
-    std::vector<std::int64_t> sequences(static_cast<std::size_t>(rig.batch));
-    for (std::size_t i = 0; i < sequences.size(); ++i) {
-        sequences[i] = sampler.sequence(step * rig.batch + static_cast<std::int64_t>(i));
-    }
-    return data.train_batch(sequences);
+Batch batch_of(const RigConfig& rig, const ByteDataset& data, std::int64_t step) {
+    std::vector<std::int64_t> samples(static_cast<std::size_t>(rig.batch));
+    std::iota(samples.begin(), samples.end(), step * rig.batch);
+    return data.train_batch(static_cast<std::uint64_t>(rig.seed), samples);
 }
 
 // Weights and moments of one model into another of the same shape.
@@ -171,7 +166,6 @@ PointResult train_rig(const RigConfig& rig,
                       const LogitProbe& probe) {
     const OneRank one;
     const ByteDataset data = rig.open_text();
-    const Sampler sampler(data.train_sequences(), static_cast<std::uint64_t>(rig.seed));
     const ScheduleConfig schedule =
         RigConfig::schedule(peak_lr, std::llround(rig.warmup * static_cast<double>(rig.steps)));
     const AdamWConfig optimizer = RigConfig::optimizer(peak_lr);
@@ -202,7 +196,7 @@ PointResult train_rig(const RigConfig& rig,
         LanguageModel* wanted = probes ? probed.get() : &model;
         if (wanted != active) copy_state(*active, *wanted);
         active = wanted;
-        const double loss = take_step(*active, batch_of(rig, data, sampler, step), optimizer,
+        const double loss = take_step(*active, batch_of(rig, data, step), optimizer,
                                       learning_rate(schedule, step, rig.steps), step + 1, numbers);
         finite = std::isfinite(loss);
         const auto x = static_cast<double>(step + 1);
@@ -240,8 +234,7 @@ PointResult measure_overhead(const RigConfig& rig,
                              std::int64_t pairs) {
     const OneRank one;
     const ByteDataset data = rig.open_text();
-    const Sampler sampler(data.train_sequences(), static_cast<std::uint64_t>(rig.seed));
-    const Batch batch = batch_of(rig, data, sampler, 0);
+    const Batch batch = batch_of(rig, data, 0);
     const Tensor numbers = Tensor::zeros({2}, DType::kFloat64);
     LanguageModel models[] = {{one.grid, rig.model(base), 1}, {one.grid, rig.model(method), 1}};
     std::vector<double> seconds[2];

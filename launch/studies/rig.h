@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "framework/adamw.h"
 #include "framework/config.h"
-#include "framework/dataset.h"
-#include "framework/schedule.h"
+#include "framework/data/byte_dataset.h"
+#include "framework/optimizer/adamw.h"
+#include "framework/optimizer/schedule.h"
 #include "launch/studies/points.h"
 #include "model/model_config.h"
 #include "parallel/process_grid.h"

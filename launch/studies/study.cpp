@@ -7,9 +7,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
 #include "framework/error.h"
 #include "framework/log.h"
+#include "framework/storage/checkpoint.h"
 #include "launch/report.h"
 #include "launch/saved_run.h"
 #include "launch/studies/registry.h"

@@ -11,7 +11,7 @@
 #include "framework/chunks_cuda.cuh"
 #include "framework/cuda.h"
 #include "model/cuda/elementwise.h"
-#include "model/normal_tail.h"
+#include "model/ops/normal_tail.h"
 
 namespace evenkeel::cuda {
 namespace {

@@ -1,4 +1,4 @@
-// The CUDA back end of model/elementwise.h and finite_probe.h: arguments have been checked,
+// The CUDA back end of model/ops/elementwise.h and finite_probe.h: arguments have been checked,
 // and none is empty.
 #pragma once
 

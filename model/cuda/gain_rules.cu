@@ -1,4 +1,4 @@
-// What is done to gains between updates, the bits of model/gain_rules.cpp: a CTA a key head and its query heads.
+// What is done to gains between updates, the bits of model/ops/gain_rules.cpp: a CTA a key head and its query heads.
 //
 // Bytes: parameters and starts read, parameters written, once each, (H + K) D x 12, and as much again as half of the
 // work is done in a cache; with H = 32, K = 8, D = 128 61 KB. Floor: a launch a layer.

@@ -1,7 +1,7 @@
-// The CUDA back end of model/gain_rules.h: arguments have been checked, and none is empty.
+// The CUDA back end of model/ops/gain_rules.h: arguments have been checked, and none is empty.
 #pragma once
 
-#include "model/gain_rules.h"
+#include "model/ops/gain_rules.h"
 
 namespace evenkeel::cuda {
 

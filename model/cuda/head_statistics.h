@@ -1,4 +1,4 @@
-// The CUDA back end of model/head_statistics.h and model/head_weights.h, and what both devices take:
+// The CUDA back end of model/telemetry/head_statistics.h and model/telemetry/head_weights.h, and what both devices take:
 // arguments have been checked, and none is empty.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The CUDA back end of model/logit_clip.h: arguments have been checked, and none is empty.
+// The CUDA back end of model/ops/logit_clip.h: arguments have been checked, and none is empty.
 #pragma once
 
 #include "framework/tensor.h"

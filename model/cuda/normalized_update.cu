@@ -8,7 +8,7 @@
 //   are in L2 while a warp adds to them: 705 MB; floor 346 us, 147 us.
 #include "framework/chunks_cuda.cuh"
 #include "framework/cuda.h"
-#include "model/normalized_update_backends.h"
+#include "model/ops/normalized_update_backends.h"
 
 namespace evenkeel::cuda {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "framework/chunks_cuda.cuh"
 #include "framework/cuda.h"
-#include "model/spectral_norm_backends.h"
+#include "model/ops/spectral_norm_backends.h"
 
 namespace evenkeel::cuda {
 namespace {

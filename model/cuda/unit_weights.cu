@@ -8,7 +8,7 @@
 
 #include "framework/chunks_cuda.cuh"
 #include "framework/cuda.h"
-#include "model/unit_weights_backends.h"
+#include "model/ops/unit_weights_backends.h"
 
 namespace evenkeel::cuda {
 namespace {

@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
 #include "framework/error.h"
-#include "framework/safetensors.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/storage/safetensors.h"
 #include "model/hugging_face/gather.h"
 
 namespace evenkeel::hugging_face {

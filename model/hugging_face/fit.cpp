@@ -3,7 +3,7 @@
 #include <filesystem>
 
 #include "framework/error.h"
-#include "framework/run_state.h"
+#include "framework/training/run_state.h"
 #include "model/hugging_face/export.h"
 #include "model/hugging_face/gather.h"
 

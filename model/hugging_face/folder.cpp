@@ -6,7 +6,7 @@
 #include <set>
 
 #include "framework/error.h"
-#include "framework/file.h"
+#include "framework/storage/file.h"
 #include "model/hugging_face/finite.h"
 
 namespace evenkeel::hugging_face {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/tensor_source.h"
+#include "framework/storage/tensor_source.h"
 #include "model/hugging_face/family.h"
 #include "model/hugging_face/shards.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "framework/dtype.h"
-#include "framework/tensor_source.h"
+#include "framework/storage/tensor_source.h"
 #include "model/hugging_face/tensor_map.h"
 
 namespace evenkeel::hugging_face {

@@ -5,7 +5,7 @@
 #include <set>
 
 #include "framework/error.h"
-#include "framework/file.h"
+#include "framework/storage/file.h"
 
 namespace evenkeel::hugging_face {
 namespace {

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "framework/safetensors.h"
+#include "framework/storage/safetensors.h"
 
 namespace evenkeel::hugging_face {
 

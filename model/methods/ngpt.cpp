@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "model/methods/registry.h"
-#include "model/ngpt_weights.h"
+#include "model/rules/ngpt_weights.h"
 
 namespace evenkeel {
 

@@ -1,9 +1,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "model/head_tables.h"
-#include "model/logit_clip.h"
 #include "model/methods/registry.h"
+#include "model/ops/logit_clip.h"
+#include "model/telemetry/head_tables.h"
 
 namespace evenkeel {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/sigma_reparam.h"
+#include "model/rules/sigma_reparam.h"
 
 #include "model/methods/registry.h"
 

@@ -8,8 +8,8 @@
 #include <iostream>
 #include <map>
 
-#include "framework/safetensors.h"
-#include "framework/token_file.h"
+#include "framework/data/token_file.h"
+#include "framework/storage/safetensors.h"
 #include "model/hugging_face/folder.h"
 #include "tests/support/sharded_models.h"
 #include "tests/support/training.h"

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "framework/safetensors_source.h"
+#include "framework/storage/safetensors_source.h"
 #include "tests/support/compare.h"
 #include "tests/support/parameters.h"
 #include "tests/support/ranks.h"

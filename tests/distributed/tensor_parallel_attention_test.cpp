@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "framework/adamw.h"
+#include "framework/optimizer/adamw.h"
 #include "framework/rng.h"
 #include "parallel/tensor_reduce.h"
 #include "tests/support/compare.h"

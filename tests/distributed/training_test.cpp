@@ -5,7 +5,8 @@
 #include <cmath>
 #include <functional>
 
-#include "framework/safetensors.h"
+#include "framework/data/byte_dataset.h"
+#include "framework/storage/safetensors.h"
 #include "model/generate.h"
 #include "model/method.h"
 #include "tests/support/compare.h"

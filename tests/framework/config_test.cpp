@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <limits>
 
-#include "framework/checkpoint.h"
 #include "framework/config_names.h"
 #include "framework/error.h"
+#include "framework/storage/checkpoint.h"
 
 namespace evenkeel {
 namespace {

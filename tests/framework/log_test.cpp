@@ -8,7 +8,7 @@
 #include <functional>
 #include <string>
 
-#include "framework/checkpoint.h"
+#include "framework/storage/checkpoint.h"
 #include "tests/support/temporary_directory.h"
 
 namespace evenkeel {

@@ -8,8 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
 #include "framework/device.h"
+#include "framework/storage/checkpoint.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "framework/checkpoint.h"
+#include "framework/storage/checkpoint.h"
 
 namespace evenkeel::testing {
 

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "framework/safetensors.h"
-#include "framework/token_file.h"
+#include "framework/data/token_file.h"
+#include "framework/storage/safetensors.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {

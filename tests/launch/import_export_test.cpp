@@ -5,8 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
-#include "framework/safetensors.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/storage/safetensors.h"
 #include "launch/saved_run.h"
 #include "tests/launch/command_line.h"
 

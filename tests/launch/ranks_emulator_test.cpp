@@ -1,7 +1,7 @@
 // The program under mpirun, a GPU a rank, against the same runs on CPUs.
 #include <gtest/gtest.h>
 
-#include "framework/metrics.h"
+#include "framework/training/metrics.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {

@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "framework/checkpoint.h"
 #include "framework/error.h"
+#include "framework/storage/checkpoint.h"
 #include "launch/report.h"
 #include "tests/launch/command_line.h"
 

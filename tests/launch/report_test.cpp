@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "framework/checkpoint.h"
+#include "framework/storage/checkpoint.h"
 #include "launch/report_heads.h"
 #include "launch/report_plots.h"
 #include "tests/launch/command_line.h"

@@ -1,7 +1,7 @@
 // Retrofit under mpirun: the same gains at any number of ranks.
 #include <gtest/gtest.h>
 
-#include "framework/safetensors.h"
+#include "framework/storage/safetensors.h"
 #include "tests/launch/command_line.h"
 #include "tests/support/compare.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "framework/checkpoint.h"
+#include "framework/storage/checkpoint.h"
 #include "launch/commands.h"
 #include "launch/memory_advice.h"
 

@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
+#include "framework/storage/checkpoint.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel {

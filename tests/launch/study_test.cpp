@@ -8,7 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
+#include "framework/storage/checkpoint.h"
 #include "launch/commands.h"
 #include "launch/report.h"
 #include "model/method.h"

@@ -6,7 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "framework/checkpoint.h"
+#include "framework/storage/checkpoint.h"
 #include "launch/commands.h"
 #include "launch/studies/points.h"
 #include "tests/launch/command_line.h"

@@ -8,7 +8,7 @@
 #include <functional>
 #include <numeric>
 
-#include "framework/safetensors.h"
+#include "framework/storage/safetensors.h"
 #include "model/method.h"
 #include "tests/support/compare.h"
 #include "tests/support/run_files.h"

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "framework/data/byte_dataset.h"
 #include "tests/support/compare.h"
 #include "tests/support/run_files.h"
 #include "tests/support/temporary_directory.h"

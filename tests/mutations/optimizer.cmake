@@ -1,7 +1,7 @@
 # Faults in AdamW and in the gradient's norm.
-set(adamw SOURCE framework/adamw_cuda.cu FILE framework/adamw_cuda.cu TEST framework_test
+set(adamw SOURCE framework/optimizer/adamw_cuda.cu FILE framework/optimizer/adamw_cuda.cu TEST framework_test
     FILTER *OptimizerGpuTest.UpdatesToTheBitsOfTheCpu/cuda)
-set(squared_norm SOURCE framework/gradient_norm_cuda.cu FILE framework/gradient_norm_cuda.cu TEST framework_test
+set(squared_norm SOURCE framework/optimizer/gradient_norm_cuda.cu FILE framework/optimizer/gradient_norm_cuda.cu TEST framework_test
     FILTER *OptimizerGpuTest.AddsTheSquaresOfTheGradientsItOwns/cuda)
 
 evenkeel_mutation(adamw_scale_without_a_barrier ${adamw}

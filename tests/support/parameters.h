@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "framework/adamw.h"
+#include "framework/optimizer/adamw.h"
 #include "framework/parameter_buckets.h"
 
 namespace evenkeel::testing {

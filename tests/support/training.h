@@ -7,7 +7,7 @@
 #include <cmath>
 #include <vector>
 
-#include "framework/adamw.h"
+#include "framework/optimizer/adamw.h"
 #include "tests/support/tiny_model.h"
 
 namespace evenkeel::testing {

@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "framework/adamw.h"
+#include "framework/optimizer/adamw.h"
 #include "model/language_model.h"
 #include "parallel/process_grid.h"
 

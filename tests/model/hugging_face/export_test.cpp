@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "framework/staged_directory.h"
+#include "framework/storage/staged_directory.h"
 #include "model/hugging_face/folder.h"
 #include "tests/model/hugging_face/test_folder.h"
 #include "tests/support/compare.h"

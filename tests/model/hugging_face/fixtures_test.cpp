@@ -8,7 +8,7 @@
 #include <sstream>
 
 #include "framework/error.h"
-#include "framework/safetensors.h"
+#include "framework/storage/safetensors.h"
 #include "model/hugging_face/family.h"
 
 namespace evenkeel::hugging_face {

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "framework/safetensors.h"
+#include "framework/storage/safetensors.h"
 #include "model/hugging_face/family.h"
 #include "tests/support/data.h"
 #include "tests/support/temporary_directory.h"

@@ -1,0 +1,43 @@
+// Sequences of tokens to train and to validate on. What a step sees is a pure function of the data, a seed and
+// the number of the sample: the same on any number of ranks, and after any restart.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "framework/config.h"
+#include "framework/data/batch.h"
+
+namespace evenkeel {
+
+struct DataConfig {
+    // A text file, or a directory whose regular text files (not those of its directories, no links, no
+    // files with NUL bytes) are joined in name order.
+    std::string path;
+    double validation_fraction = 0.05;  // the last part of the text, never trained on
+    void visit_fields(ConfigVisitor& v);
+};
+
+class Dataset {
+  public:
+    virtual ~Dataset() = default;
+
+    virtual std::int64_t vocab_size() const = 0;  // every token is below
+    virtual std::int64_t train_tokens() const = 0;
+    virtual std::int64_t validation_tokens() const = 0;
+    virtual std::int64_t train_sequences() const = 0;  // that an epoch has
+    virtual std::int64_t validation_sequences() const = 0;
+    // Of everything that decides what the numbers of samples stand for, beside the seed: a resumed run checks
+    // that it is the same.
+    virtual std::uint64_t fingerprint() const = 0;
+
+    // Samples of the training order that belongs to `seed`, by their numbers 0, 1, 2, .. over the whole run.
+    virtual Batch train_batch(std::uint64_t seed,
+                              const std::vector<std::int64_t>& samples) const = 0;
+    // Validation sequences by their numbers.
+    virtual Batch validation_batch(const std::vector<std::int64_t>& sequences) const = 0;
+};
+
+}  // namespace evenkeel

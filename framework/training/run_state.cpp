@@ -1,0 +1,107 @@
+#include "framework/training/run_state.h"
+
+#include <nlohmann/json.hpp>
+
+#include "framework/error.h"
+
+namespace evenkeel {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string shown(const Json& json, const std::string& key) {
+    return json.contains(key) ? json[key].dump() : "nothing";
+}
+
+void append_difference(const Json& got,
+                       const Json& want,
+                       const std::string& prefix,
+                       std::string& text) {
+    const auto compare = [&](const std::string& key) {
+        if (got.contains(key) && want.contains(key) && got[key].is_object() &&
+            want[key].is_object()) {
+            append_difference(got[key], want[key], prefix + key + ".", text);
+        } else if (shown(got, key) != shown(want, key)) {
+            text += concat(text.empty() ? "" : "; ", prefix, key, ": got ", shown(got, key),
+                           ", want ", shown(want, key));
+        }
+    };
+    for (const auto& item : got.items()) compare(item.key());
+    for (const auto& item : want.items()) {
+        if (!got.contains(item.key())) compare(item.key());
+    }
+}
+
+}  // namespace
+
+std::string json_difference(const std::string& got, const std::string& want) {
+    const Json a = Json::parse(got, nullptr, false), b = Json::parse(want, nullptr, false);
+    if (!a.is_object() || !b.is_object()) {
+        return got == want ? "" : concat("got ", got, ", want ", want);
+    }
+    std::string text;
+    append_difference(a, b, "", text);
+    return text;
+}
+
+std::string to_json(const RunState& state) {
+    Json json;
+    json["step"] = state.step;
+    json["updates"] = state.updates;
+    json["updates_before"] = state.updates_before;
+    json["sample"] = state.sample;
+    json["seed"] = state.seed;
+    json["seq_len"] = state.seq_len;
+    json["data_fingerprint"] = concat(std::hex, state.fingerprint);
+    json["model"] = Json::parse(state.model);
+    json["settings"] = Json::parse(state.settings);
+    json["alarms"] = Json::parse(state.alarms);
+    return json.dump(2) + "\n";
+}
+
+RunState parse_run_state(const std::string& text, const std::string& origin) {
+    try {
+        const Json json = Json::parse(text);
+        RunState state;
+        state.step = json.at("step");
+        state.updates = json.at("updates");
+        state.updates_before = json.value("updates_before", std::int64_t{0});
+        state.sample = json.at("sample");
+        state.seed = json.at("seed");
+        state.seq_len = json.at("seq_len");
+        state.fingerprint =
+            std::stoull(json.at("data_fingerprint").get<std::string>(), nullptr, 16);
+        state.model = json.at("model").dump();
+        state.settings = json.at("settings").dump();
+        if (json.contains("alarms")) state.alarms = json.at("alarms").dump();
+        constexpr std::int64_t kMost = std::int64_t{1} << 62;
+        EVENKEEL_CHECK(0 <= state.updates && state.updates <= state.step && state.step < kMost,
+                       "step", "got ", state.step, " with ", state.updates, " updates");
+        EVENKEEL_CHECK(0 <= state.updates_before && state.updates_before < kMost, "updates_before",
+                       "got ", state.updates_before);
+        EVENKEEL_CHECK(0 <= state.sample && state.sample < kMost, "sample", "got ", state.sample);
+        return state;
+    } catch (const std::exception& error) {
+        throw_error(ErrorCode::kIo, "resume",
+                    concat(origin, ": got a damaged run state (", error.what(), ")"));
+    }
+}
+
+void check_resumable(const RunState& saved, const RunState& now, const std::string& origin) {
+    const std::string models = json_difference(saved.model, now.model);
+    EVENKEEL_CHECK_CODE(models.empty(), ErrorCode::kConfig, "resume", origin,
+                        " is a checkpoint of another model: ", models,
+                        " (change the model's configuration, or trainer.run_dir)");
+    EVENKEEL_CHECK_CODE(saved.fingerprint == now.fingerprint, ErrorCode::kConfig, "resume", origin,
+                        " was trained on other data: got a text or a validation split of "
+                        "fingerprint ",
+                        std::hex, now.fingerprint, ", want ", saved.fingerprint,
+                        " (change data.path or data.validation_fraction, or trainer.run_dir)");
+    EVENKEEL_CHECK_CODE(saved.seed == now.seed, ErrorCode::kConfig, "resume", "trainer.seed: got ",
+                        now.seed, ", want ", saved.seed, " as in ", origin);
+    EVENKEEL_CHECK_CODE(saved.seq_len == now.seq_len, ErrorCode::kConfig, "resume",
+                        "trainer.seq_len: got ", now.seq_len, ", want ", saved.seq_len, " as in ",
+                        origin);
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,83 @@
+// What the training loop needs of a model.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "framework/data/batch.h"
+#include "framework/parameter.h"
+#include "framework/parameter_buckets.h"
+#include "framework/training/metrics.h"
+
+namespace evenkeel {
+
+// Every function marked collective is called by all ranks in the same
+// order, and returns the same value on all of them.
+class TrainableModel {
+  public:
+    virtual ~TrainableModel() = default;
+
+    virtual const ParameterList& parameters() = 0;
+    virtual const ParameterBuckets& buckets() = 0;  // their memory
+
+    // Forward and backward of this rank's part of a micro-batch: adds loss_scale times the gradient of
+    // the mean loss of the tokens that this data-parallel rank sees, and loss_scale times that loss to
+    // `loss` [1] fp64 on the buckets' device. `last` is true for the step's last micro-batch: gradients
+    // are then reduced as they become final, partial ones summed over tensor-parallel ranks as each
+    // parameter declares, all averaged over data-parallel ranks. Collective over all ranks. On CUDA the
+    // host waits for nothing.
+    virtual void forward_backward(const Batch& batch,
+                                  double loss_scale,
+                                  bool last,
+                                  const Tensor& loss) = 0;
+    // Forward only: mean loss of this data-parallel rank's tokens.
+    virtual double evaluate(const Batch& batch) = 0;
+
+    // The optimizer has made its step (or, where a number was not finite, has left everything as it was).
+    // Collective; waits for nothing on CUDA.
+    virtual void finish_update() {}
+
+    // `numbers` [2] fp64 on the buckets' device holds this rank's loss; on return, on all ranks, the mean
+    // loss and the squared L2 norm of the whole gradient, every element of every global tensor counted
+    // once. Collective; waits for nothing on CUDA.
+    virtual void reduce_numbers(const Tensor& numbers) = 0;
+    // Mean over the data-parallel ranks. Collective.
+    virtual double data_parallel_mean(double value) = 0;
+
+    // Seconds since the last call in which this rank had nothing to do but wait for others (on CUDA its
+    // GPU); called before a step, and after its numbers have been read.
+    virtual double take_exposed_seconds() { return 0.0; }
+
+    // Per-layer, per-head numbers gathered since the last call, over all ranks. Collective.
+    virtual std::vector<MetricTable> head_metrics() = 0;
+    // Numbers of the model as a whole, for records. The host may wait.
+    virtual std::vector<std::pair<std::string, double>> scalar_metrics() { return {}; }
+
+    // Runs a step's micro-batches on this rank again with every intermediate result checked and names the
+    // first layer and tensor that is not finite, forward or backward, on any rank; "" when all are
+    // finite. Leaves gradients zero. Collective.
+    virtual std::string locate_non_finite(const std::vector<Batch>& batches) = 0;
+
+    // Writes or reads parameters and optimizer state; the directory exists. Collective.
+    virtual void save_state(const std::string& directory) = 0;
+    virtual void load_state(const std::string& directory) = 0;
+    // Weights for a new run from a checkpoint, or another directory that the model can read, and
+    // with_moments the optimizer state of each parameter that it is there for; others' is zero. Returns
+    // whether there was any. Throws when it is of another model or lacks a parameter that is not `optional`.
+    // Collective.
+    virtual bool load_initial(const std::string& directory, bool with_moments) = 0;
+    // JSON that names the model; a checkpoint with another one is refused.
+    virtual std::string description() const = 0;
+
+    virtual bool is_main_rank() const = 0;  // the one that prints and writes files
+    virtual int data_parallel_rank() const = 0;
+    virtual int data_parallel_size() const = 0;
+    virtual void barrier() = 0;  // collective
+
+    // For the tokens/s and FLOP/s lines: FLOPs of one token forward and backward.
+    virtual double flops_per_token(std::int64_t seq_len) const = 0;
+};
+
+}  // namespace evenkeel

@@ -1,0 +1,69 @@
+#include "model/blocks/parallel_block.h"
+
+#include "framework/memory_scope.h"
+#include "model/ops/elementwise.h"
+
+namespace evenkeel {
+
+ParallelBlock::ParallelBlock(const ProcessGrid& grid,
+                             const ModelConfig& config,
+                             std::int64_t layer,
+                             DType type,
+                             const std::string& prefix)
+    : DecoderBlock(grid, config, layer, type, prefix),
+      norm_(grid, config, prefix + ".attention_norm") {}
+
+void ParallelBlock::initialize(std::uint64_t seed) {
+    DecoderBlock::initialize(seed);
+    norm_.initialize();
+}
+
+Tensor ParallelBlock::forward(const Tensor& x,
+                              const SequenceLayout& layout,
+                              DecoderBlockSaved& saved,
+                              AttentionStats* stats,
+                              FiniteProbe* probe) {
+    saved.x = x;
+    const MemoryScope of_attention(prefix_, ".attention (forward)");
+    const Tensor normed = norm_.forward(x, saved.rstd_attention);
+    Tensor y = attention_.forward(normed, layout, saved.attention, stats);
+    if (probe != nullptr) {
+        probe->check(prefix_ + ".attention_norm (forward)", normed);
+        probe_attention(*probe, saved.attention);
+        probe->check(prefix_ + ".attention (forward)", y);
+    }
+    add_in_place(y, x);
+    const MemoryScope of_feed_forward(prefix_, ".feed_forward (forward)");
+    add_in_place(y, feed_forward_.forward(normed, saved.feed_forward, probe));
+    if (probe != nullptr) probe->check(prefix_ + " residual (forward)", y);
+    return y;
+}
+
+void ParallelBlock::backward(const Tensor& gradient,
+                             const SequenceLayout& layout,
+                             const DecoderBlockSaved& saved) {
+    const MemoryScope of_feed_forward(prefix_, ".feed_forward (backward)");
+    const Tensor dnormed = feed_forward_.backward(gradient, saved.feed_forward);
+    const MemoryScope of_attention(prefix_, ".attention (backward)");
+    add_in_place(dnormed, attention_.backward(gradient, layout, saved.attention));
+    norm_.backward(dnormed, saved.x, saved.rstd_attention, true, gradient);
+}
+
+Tensor ParallelBlock::decode(const Tensor& x, KvCache& cache) {
+    const MemoryScope scope(prefix_, " (decode)");
+    Tensor unused;
+    const Tensor normed = norm_.forward(x, unused);
+    const Tensor y = attention_.decode(normed, cache);
+    add_in_place(y, x);
+    FeedForwardSaved unused_saved;
+    add_in_place(y, feed_forward_.forward(normed, unused_saved, nullptr));
+    return y;
+}
+
+void ParallelBlock::collect_parameters(ParameterList& list) {
+    norm_.collect_parameters(list);
+    attention_.collect_parameters(list);
+    feed_forward_.collect_parameters(list);
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,211 @@
+#include "framework/storage/checkpoint.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include "framework/error.h"
+#include "framework/storage/file.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/unprivileged.h"
+
+namespace evenkeel {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::TemporaryDirectory;
+
+class CheckpointTest : public ::testing::Test {
+  protected:
+    std::string store_path() const { return directory_.file("run/checkpoints"); }
+    CheckpointStore store(std::int64_t keep = 0) const {
+        return CheckpointStore(store_path(), keep);
+    }
+    static void put(const std::string& directory, const std::string& text) {
+        std::ofstream(directory + "/model") << text;
+    }
+    void save(const CheckpointStore& to, std::int64_t step) const {
+        put(to.begin(step), "step " + std::to_string(step));
+        to.commit(step);
+    }
+    std::vector<std::string> entries() const {
+        std::vector<std::string> names;
+        for (const auto& entry : fs::directory_iterator(store_path())) {
+            names.push_back(entry.path().filename().string());
+        }
+        std::sort(names.begin(), names.end());
+        return names;
+    }
+    TemporaryDirectory directory_;
+};
+
+std::string message_of(const std::function<void()>& action) {
+    try {
+        action();
+    } catch (const Error& e) {
+        EXPECT_EQ(e.code(), ErrorCode::kIo) << e.what();
+        return e.what();
+    }
+    return "no error";
+}
+
+#define EXPECT_FAULT(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(CheckpointTest, AStoreThatDoesNotExistIsEmpty) {
+    EXPECT_TRUE(store().steps().empty());
+    EXPECT_EQ(store().latest(), "");
+    EXPECT_FALSE(fs::exists(store_path()));
+}
+
+TEST_F(CheckpointTest, OnlyACommitMakesACheckpoint) {
+    const CheckpointStore checkpoints = store();
+    const std::string unfinished = checkpoints.begin(20);
+    put(unfinished, "x");
+    EXPECT_TRUE(checkpoints.steps().empty());
+    EXPECT_EQ(checkpoints.latest(), "");
+    const std::string path = checkpoints.commit(20);
+    EXPECT_EQ(path, store_path() + "/step_00000020");
+    EXPECT_EQ(path, checkpoints.path(20));
+    EXPECT_EQ(read_file(path + "/model"), "x");
+    EXPECT_EQ(checkpoints.steps(), std::vector<std::int64_t>{20});
+    EXPECT_EQ(checkpoints.latest(), path);
+    EXPECT_FALSE(fs::exists(unfinished));
+}
+
+TEST_F(CheckpointTest, StepsAreInNumericOrder) {
+    const CheckpointStore checkpoints = store();
+    for (std::int64_t step : {30, 4, 123456789, 100}) save(checkpoints, step);
+    EXPECT_EQ(checkpoints.steps(), (std::vector<std::int64_t>{4, 30, 100, 123456789}));
+    EXPECT_EQ(checkpoints.latest(), store_path() + "/step_123456789");
+}
+
+TEST_F(CheckpointTest, RemovesWhatInterruptedSavesLeft) {
+    const CheckpointStore checkpoints = store();
+    save(checkpoints, 10);
+    put(checkpoints.begin(20), "half");
+    const std::string again = checkpoints.begin(30);
+    EXPECT_TRUE(fs::is_empty(again));
+    EXPECT_EQ(entries(), (std::vector<std::string>{"step_00000010", "step_00000030.tmp"}));
+    put(again, "half");
+    EXPECT_TRUE(fs::is_empty(checkpoints.begin(30))) << "a second attempt starts afresh";
+}
+
+TEST_F(CheckpointTest, LeavesOtherEntriesAlone) {
+    const CheckpointStore checkpoints = store(1);
+    const std::vector<std::string> others = {"best",           "notes.tmp",     "step_",
+                                             "step_0000001x",  "step_12",       "step_-0000001",
+                                             "step_000000012", "xstep_00000001"};
+    for (const std::string& name : others) fs::create_directories(store_path() + "/" + name);
+    std::ofstream(store_path() + "/step_00000099") << "a file";
+    save(checkpoints, 1);
+    save(checkpoints, 2);
+    EXPECT_EQ(checkpoints.steps(), std::vector<std::int64_t>{2});
+    for (const std::string& name : others) EXPECT_TRUE(fs::exists(store_path() + "/" + name));
+    EXPECT_TRUE(fs::exists(store_path() + "/step_00000099"));
+}
+
+TEST_F(CheckpointTest, KeepsTheNewest) {
+    const CheckpointStore checkpoints = store(2);
+    for (std::int64_t step = 1; step <= 5; ++step) {
+        save(checkpoints, step * 10);
+        EXPECT_EQ(checkpoints.steps().size(), static_cast<std::size_t>(std::min<long>(step, 2)));
+        EXPECT_EQ(checkpoints.steps().back(), step * 10);
+    }
+    EXPECT_EQ(entries(), (std::vector<std::string>{"step_00000040", "step_00000050"}));
+}
+
+TEST_F(CheckpointTest, KeepZeroKeepsAll) {
+    const CheckpointStore checkpoints = store(0);
+    for (std::int64_t step = 1; step <= 5; ++step) save(checkpoints, step);
+    EXPECT_EQ(checkpoints.steps().size(), 5u);
+    EXPECT_THROW(CheckpointStore("x", -1), Error);
+}
+
+TEST_F(CheckpointTest, NeverRemovesTheOneJustWritten) {
+    save(store(), 100);
+    save(store(), 200);
+    save(store(1), 50);  // a run that went back
+    EXPECT_EQ(store().steps(), (std::vector<std::int64_t>{50, 200}));
+}
+
+TEST_F(CheckpointTest, ReplacesAnEarlierCheckpointOfTheSameStep) {
+    const CheckpointStore checkpoints = store(2);
+    save(checkpoints, 10);
+    put(checkpoints.begin(10), "again");
+    EXPECT_EQ(read_file(checkpoints.path(10) + "/model"), "step 10") << "until the commit";
+    checkpoints.commit(10);
+    EXPECT_EQ(read_file(checkpoints.path(10) + "/model"), "again");
+    EXPECT_EQ(entries(), std::vector<std::string>{"step_00000010"});
+}
+
+TEST_F(CheckpointTest, FailuresNameThePath) {
+    std::ofstream(directory_.file("file")) << "x";
+    const CheckpointStore in_a_file(directory_.file("file/checkpoints"), 0);
+    EXPECT_FAULT(message_of([&] { in_a_file.begin(1); }), directory_.file("file/checkpoints"));
+    const CheckpointStore is_a_file(directory_.file("file"), 0);
+    EXPECT_FAULT(message_of([&] { is_a_file.steps(); }), directory_.file("file") + ": cannot list");
+    EXPECT_THROW(store().begin(-1), Error);
+}
+
+TEST_F(CheckpointTest, CommitWithoutBeginFailsAndLeavesTheRest) {
+    const CheckpointStore checkpoints = store(1);
+    save(checkpoints, 1);
+    EXPECT_FAULT(message_of([&] { checkpoints.commit(2); }), "step_00000002.tmp");
+    EXPECT_EQ(checkpoints.steps(), std::vector<std::int64_t>{1});
+}
+
+TEST_F(CheckpointTest, ADirectoryThatMayNotBeWrittenIsAnIoError) {
+    const testing::Unprivileged unprivileged(directory_.path());
+    if (!unprivileged.holds()) GTEST_SKIP() << "cannot drop root's rights";
+    save(store(), 1);
+    fs::permissions(store_path(), fs::perms::owner_read | fs::perms::owner_exec);
+    EXPECT_FAULT(message_of([&] { store().begin(2); }), "step_00000002.tmp: cannot create: Perm");
+    EXPECT_FAULT(message_of([&] { write_file_atomically(store_path() + "/x", ""); }),
+                 "x.tmp: cannot create: Permission denied");
+    EXPECT_EQ(read_file(store().latest() + "/model"), "step 1");
+    fs::permissions(store_path(), fs::perms::owner_all);
+}
+
+TEST_F(CheckpointTest, WriteFileAtomicallyReplacesAndLeavesNothingElse) {
+    const std::string path = directory_.file("state.json");
+    write_file_atomically(path, "one");
+    write_file_atomically(path, "two");
+    EXPECT_EQ(read_file(path), "two");
+    EXPECT_FALSE(fs::exists(path + ".tmp"));
+    const std::string target = directory_.file("directory");
+    fs::create_directories(target + "/full");
+    EXPECT_FAULT(message_of([&] { write_file_atomically(target, "x"); }),
+                 target + ": got a directory, a device or a pipe, want a file");
+    EXPECT_FALSE(fs::exists(target + ".tmp"));
+    const std::string pipe = directory_.file("pipe");  // as /dev/stdout may be one
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    EXPECT_FAULT(message_of([&] { write_file_atomically(pipe, "x"); }), "want a file");
+    EXPECT_TRUE(fs::is_fifo(pipe));
+    EXPECT_FAULT(message_of([&] { write_file_atomically("/nonexistent/x", ""); }),
+                 "/nonexistent/x.tmp: cannot create: No such file or directory");
+}
+
+TEST_F(CheckpointTest, ReadFileReadsWholeFilesAndNamesFaults) {
+    const std::string path = directory_.file("large");
+    std::string text(3'000'001, 'x');
+    text[2'000'000] = '\0';
+    write_file_atomically(path, text);
+    EXPECT_EQ(read_file(path), text);
+    EXPECT_FAULT(message_of([] { read_file("/nonexistent"); }),
+                 "/nonexistent: cannot open: No such file or directory");
+    EXPECT_FAULT(message_of([&] { read_file(directory_.path()); }), "Is a directory");
+}
+
+TEST_F(CheckpointTest, AFullDiskSaysSo) {
+    if (::access("/dev/full", W_OK) != 0) GTEST_SKIP() << "needs /dev/full";
+    const std::string message = message_of([] { File::create("/dev/full").write("x", 1); });
+    EXPECT_FAULT(message, "/dev/full: cannot write: No space left on device");
+}
+
+}  // namespace
+}  // namespace evenkeel
