@@ -463,6 +463,14 @@ int LanguageModel::data_parallel_rank() const { return grid_.dp_rank(); }
 int LanguageModel::data_parallel_size() const { return grid_.dp_size(); }
 void LanguageModel::barrier() { grid_.world().barrier(); }
 
+int LanguageModel::rank() const { return grid_.world().rank(); }
+
+int LanguageModel::ranks() const { return grid_.world().size(); }
+
+double LanguageModel::max_over_ranks(double value) {
+    return grid_.world().all_reduce_scalar(value, ReduceOp::kMax);
+}
+
 double LanguageModel::flops_per_token(std::int64_t seq_len) const {
     return ::evenkeel::flops_per_token(config_, seq_len);
 }

@@ -100,6 +100,9 @@ class LanguageModel : public TrainableModel {
     int data_parallel_rank() const override;
     int data_parallel_size() const override;
     void barrier() override;
+    int rank() const override;
+    int ranks() const override;
+    double max_over_ranks(double value) override;
     double flops_per_token(std::int64_t seq_len) const override;
 
   private:

@@ -74,7 +74,12 @@ class TrainableModel {
     virtual bool is_main_rank() const = 0;  // the one that prints and writes files
     virtual int data_parallel_rank() const = 0;
     virtual int data_parallel_size() const = 0;
-    virtual void barrier() = 0;  // collective
+    virtual void barrier() = 0;    // collective
+    virtual int rank() const = 0;  // among all ranks of the run, main rank 0
+    virtual int ranks() const = 0;
+    // The largest of what the ranks give, on all of them; not of NaNs. For decisions: small and on the host.
+    // Collective.
+    virtual double max_over_ranks(double value) = 0;
 
     // For the tokens/s and FLOP/s lines: FLOPs of one token forward and backward.
     virtual double flops_per_token(std::int64_t seq_len) const = 0;

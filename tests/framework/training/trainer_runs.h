@@ -94,6 +94,9 @@ class BigramTable : public TrainableModel {
     int data_parallel_rank() const override { return rank_; }
     int data_parallel_size() const override { return ranks_; }
     void barrier() override {}
+    int rank() const override { return main_ ? 0 : 1; }
+    int ranks() const override { return 1; }
+    double max_over_ranks(double value) override { return value; }
     double flops_per_token(std::int64_t) const override { return 256.0; }
 
     Parameter& table() { return table_; }
