@@ -15,14 +15,16 @@ std::atomic<std::int64_t> dropped_handles{0};
 
 Pending::Pending(Pending&& other) noexcept
     : group_(std::exchange(other.group_, nullptr)),
-      tensor_(std::move(other.tensor_)),
+      input_(std::move(other.input_)),
+      output_(std::move(other.output_)),
       ticket_(other.ticket_) {}
 
 Pending& Pending::operator=(Pending&& other) noexcept {
     if (this == &other) return *this;
     drop();
     group_ = std::exchange(other.group_, nullptr);
-    tensor_ = std::move(other.tensor_);
+    input_ = std::move(other.input_);
+    output_ = std::move(other.output_);
     ticket_ = other.ticket_;
     return *this;
 }
@@ -32,7 +34,7 @@ Pending::~Pending() { drop(); }
 void Pending::wait() {
     if (group_ == nullptr) return;
     std::exchange(group_, nullptr)->finish(ticket_);
-    tensor_ = Tensor();
+    input_ = output_ = Tensor();
 }
 
 void Pending::drop() noexcept {
@@ -68,18 +70,20 @@ class SingleCommunicator final : public Communicator {
     Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
         check_reducible("all_reduce", "tensor", tensor, op, device_);
         count(counts_.all_reduces, tensor.bytes());
-        return started(tensor);
+        return started(tensor, tensor);
     }
-    void reduce_scatter(const Tensor& input, const Tensor& output) override {
+    Pending start_reduce_scatter(const Tensor& input, const Tensor& output) override {
         check_blocks("reduce_scatter", "output", output, input, 1, device_);
         check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device_);
         copy(input, output);
         count(counts_.reduce_scatters, input.bytes());
+        return started(input, output);
     }
-    void all_gather(const Tensor& input, const Tensor& output) override {
+    Pending start_all_gather(const Tensor& input, const Tensor& output) override {
         check_blocks("all_gather", "input", input, output, 1, device_);
         copy(input, output);
         count(counts_.all_gathers, output.bytes());
+        return started(input, output);
     }
     void broadcast(const Tensor& tensor, int root) override {
         check_block("broadcast", "tensor", tensor, device_);

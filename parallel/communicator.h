@@ -35,8 +35,8 @@ struct CommunicationCounts {
 
 class Communicator;
 
-// A collective that was started. Its tensor is neither read nor written before wait(), which keeps its
-// memory until then. The group must outlive it.
+// A collective that was started. Its tensors are neither read nor written before wait() (the input of a gather
+// may be read), and their memory is kept until then. The group must outlive it.
 class [[nodiscard]] Pending {
   public:
     Pending() = default;  // nothing to wait for
@@ -54,12 +54,12 @@ class [[nodiscard]] Pending {
 
   private:
     friend class Communicator;
-    Pending(Communicator& group, const Tensor& tensor, int ticket)
-        : group_(&group), tensor_(tensor), ticket_(ticket) {}
+    Pending(Communicator& group, const Tensor& input, const Tensor& output, int ticket)
+        : group_(&group), input_(input), output_(output), ticket_(ticket) {}
     void drop() noexcept;
 
     Communicator* group_ = nullptr;  // null: nothing to wait for
-    Tensor tensor_;
+    Tensor input_, output_;
     int ticket_ = 0;
 };
 
@@ -75,16 +75,22 @@ class Communicator {
     // The same ranks for tensors on the CPU; itself if that is its device.
     virtual Communicator& host() { return *this; }
 
-    // In place over all ranks. fp32, bf16, int32, fp64; the mean of fp32 and fp64 only. The CPU has done
-    // it when start_all_reduce() returns; on CUDA it runs on the group's own stream, beside what the
-    // current stream does until wait().
+    // What is started has been done on the CPU when start_..() returns; on CUDA it runs on the group's own
+    // stream, beside what the current stream does until wait().
+    // In place over all ranks. fp32, bf16, int32, fp64; the mean of fp32 and fp64 only.
     void all_reduce(const Tensor& tensor, ReduceOp op) { start_all_reduce(tensor, op).wait(); }
     virtual Pending start_all_reduce(const Tensor& tensor, ReduceOp op) = 0;
     // input: [size, ...] contiguous, one block a rank; output: the sum over ranks of block rank().
-    virtual void reduce_scatter(const Tensor& input, const Tensor& output) = 0;
+    void reduce_scatter(const Tensor& input, const Tensor& output) {
+        start_reduce_scatter(input, output).wait();
+    }
+    virtual Pending start_reduce_scatter(const Tensor& input, const Tensor& output) = 0;
     // input: one contiguous block; output: [size, ...], the blocks in rank order. input may be its own
     // block of output.
-    virtual void all_gather(const Tensor& input, const Tensor& output) = 0;
+    void all_gather(const Tensor& input, const Tensor& output) {
+        start_all_gather(input, output).wait();
+    }
+    virtual Pending start_all_gather(const Tensor& input, const Tensor& output) = 0;
     virtual void broadcast(const Tensor& tensor, int root) = 0;
     // Blocks of one rank to another: the tensor's elements, contiguous.
     virtual void send(const Tensor& tensor, int destination) = 0;
@@ -119,8 +125,11 @@ class Communicator {
   protected:
     friend class Pending;
     virtual void all_reduce_doubles(double* values, std::int64_t count, ReduceOp op) = 0;
-    Pending started(const Tensor& tensor, int ticket = 0) { return Pending(*this, tensor, ticket); }
-    // The first wait() of what start_all_reduce() has returned with this ticket.
+    // Of an operation in place, input is output.
+    Pending started(const Tensor& input, const Tensor& output, int ticket = 0) {
+        return Pending(*this, input, output, ticket);
+    }
+    // The first wait() of what was started with this ticket.
     virtual void finish(int /*ticket*/) {}
 
     CommunicationCounts counts_;

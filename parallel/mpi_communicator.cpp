@@ -74,27 +74,33 @@ class MpiCommunicator final : public Communicator {
         count(counts_.all_reduces, tensor.bytes());
         begin("all_reduce");
         reduce_on_all(tensor, op);
-        return started(tensor);
+        return started(tensor, tensor);
     }
 
-    void reduce_scatter(const Tensor& input, const Tensor& output) override {
+    Pending start_reduce_scatter(const Tensor& input, const Tensor& output) override {
         check_blocks("reduce_scatter", "output", output, input, size_, device());
         check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device());
         count(counts_.reduce_scatters, input.bytes());
         begin("reduce_scatter");
         const std::int64_t block = output.numel();
-        if (block == 0) return;
-        reduce_pieces(input.dtype(), ReduceOp::kSum, input.raw(), output.raw(), [&](int owner) {
-            return Range{block * owner, block * (owner + 1)};
-        });
+        const std::int64_t element = static_cast<std::int64_t>(size_of(input.dtype()));
+        const std::int64_t slice = std::max<std::int64_t>(kSliceBytes / element / size_, 1);
+        for (std::int64_t at = 0; at < block; at += slice) {
+            const std::int64_t end = std::min(block, at + slice);
+            reduce_pieces(input.dtype(), ReduceOp::kSum, input.raw(), output.raw() + at * element,
+                          [&](int owner) {
+                              return Range{block * owner + at, block * owner + end};
+                          });
+        }
+        return started(input, output);
     }
 
-    void all_gather(const Tensor& input, const Tensor& output) override {
+    Pending start_all_gather(const Tensor& input, const Tensor& output) override {
         check_blocks("all_gather", "input", input, output, size_, device());
         count(counts_.all_gathers, output.bytes());
         begin("all_gather");
         const std::int64_t bytes = static_cast<std::int64_t>(input.bytes());
-        if (bytes == 0) return;
+        if (bytes == 0) return started(input, output);
         std::byte* mine = output.raw() + bytes * rank_;
         if (mine != input.raw()) std::memcpy(mine, input.raw(), input.bytes());
         for (int step = 1; step < size_; ++step) {
@@ -103,6 +109,7 @@ class MpiCommunicator final : public Communicator {
         }
         for (int step = 1; step < size_; ++step) send_bytes(mine, bytes, peer_after(step));
         wait();
+        return started(input, output);
     }
 
     void broadcast(const Tensor& tensor, int root) override {

@@ -145,30 +145,31 @@ class NcclCommunicator final : public Communicator {
     Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
         check_reducible("all_reduce", "tensor", tensor, op, device());
         count(counts_.all_reduces, tensor);
-        return started(tensor, launch("all_reduce", tensor, [&] {
+        return started(tensor, tensor, launch("all_reduce", tensor, [&] {
                            return ncclAllReduce(tensor.raw(), tensor.raw(), count_of(tensor),
                                                 type_of(tensor.dtype()), operation_of(op), comm_,
                                                 stream_->handle());
                        }));
     }
 
-    void reduce_scatter(const Tensor& input, const Tensor& output) override {
+    Pending start_reduce_scatter(const Tensor& input, const Tensor& output) override {
         check_blocks("reduce_scatter", "output", output, input, size(), device());
         check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device());
         count(counts_.reduce_scatters, input);
-        finish(launch("reduce_scatter", input, [&] {
-            return ncclReduceScatter(input.raw(), output.raw(), count_of(output),
-                                     type_of(input.dtype()), ncclSum, comm_, stream_->handle());
-        }));
+        return started(input, output, launch("reduce_scatter", input, [&] {
+                           return ncclReduceScatter(input.raw(), output.raw(), count_of(output),
+                                                    type_of(input.dtype()), ncclSum, comm_,
+                                                    stream_->handle());
+                       }));
     }
 
-    void all_gather(const Tensor& input, const Tensor& output) override {
+    Pending start_all_gather(const Tensor& input, const Tensor& output) override {
         check_blocks("all_gather", "input", input, output, size(), device());
         count(counts_.all_gathers, output);
-        finish(launch("all_gather", output, [&] {
-            return ncclAllGather(input.raw(), output.raw(), count_of(input), type_of(input.dtype()),
-                                 comm_, stream_->handle());
-        }));
+        return started(input, output, launch("all_gather", output, [&] {
+                           return ncclAllGather(input.raw(), output.raw(), count_of(input),
+                                                type_of(input.dtype()), comm_, stream_->handle());
+                       }));
     }
 
     void broadcast(const Tensor& tensor, int root) override {

@@ -30,10 +30,10 @@ class StagedCommunicator final : public Communicator {
         host_->all_reduce(staged, op);
         tensor.copy_from(staged);
         count(counts_.all_reduces, tensor);
-        return started(tensor);
+        return started(tensor, tensor);
     }
 
-    void reduce_scatter(const Tensor& input, const Tensor& output) override {
+    Pending start_reduce_scatter(const Tensor& input, const Tensor& output) override {
         check_blocks("reduce_scatter", "output", output, input, size(), device());
         check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device());
         const Exposed exposed(*this);
@@ -41,15 +41,17 @@ class StagedCommunicator final : public Communicator {
         host_->reduce_scatter(stage(input_, input), to);
         output.copy_from(to);
         count(counts_.reduce_scatters, input);
+        return started(input, output);
     }
 
-    void all_gather(const Tensor& input, const Tensor& output) override {
+    Pending start_all_gather(const Tensor& input, const Tensor& output) override {
         check_blocks("all_gather", "input", input, output, size(), device());
         const Exposed exposed(*this);
         const Tensor to = like(output_, output);
         host_->all_gather(stage(input_, input), to);
         output.copy_from(to);
         count(counts_.all_gathers, output);
+        return started(input, output);
     }
 
     void broadcast(const Tensor& tensor, int root) override {

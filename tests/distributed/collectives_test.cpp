@@ -159,6 +159,28 @@ TEST_P(CollectivesTest, ReduceScatter) {
     }
 }
 
+TEST_P(CollectivesTest, ReduceScatterOfALongTensorGoesSliceBySlice) {
+    constexpr std::int64_t kCount = 600001;
+    const Tensor input = data_of(rank_, {size_, kCount}, DType::kFloat32);
+    const Tensor output = zeros({kCount}, DType::kFloat32);
+    group_->reduce_scatter(input, output);
+    EXPECT_TRUE(same_bits(output, filled({kCount}, DType::kFloat32, [&](std::int64_t i) {
+                              return sum_over_ranks(rank_ * kCount + i);
+                          })));
+}
+
+TEST_P(CollectivesTest, WhatIsStartedIsThereAfterTheWait) {
+    constexpr std::int64_t kCount = 1025;
+    const Tensor input = data_of(rank_, {size_, kCount}, DType::kBFloat16);
+    const Tensor block = zeros({kCount}, DType::kBFloat16);
+    const Tensor all = zeros({size_, kCount}, DType::kBFloat16);
+    Pending sum = group_->start_reduce_scatter(input, block);
+    sum.wait();
+    Pending gather = group_->start_all_gather(block, all);
+    gather.wait();
+    EXPECT_TRUE(same_bits(all, filled({size_, kCount}, DType::kBFloat16, sum_over_ranks)));
+}
+
 TEST_P(CollectivesTest, AllGather) {
     for (DType type : kTypes) {
         for (std::int64_t count : kCounts) {

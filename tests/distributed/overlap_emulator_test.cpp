@@ -67,6 +67,38 @@ TEST_F(OverlapTest, TwoGroupsRunBesideOtherWorkAndAreDoneAfterTheirWaits) {
     EXPECT_TRUE(gpu_emulator::take_reports().empty());
 }
 
+TEST_F(OverlapTest, ScatteringAndGatheringRunBesideOtherWorkAndKeepTheirTensors) {
+    const std::size_t before = Buffer::live_bytes(Device::kCuda);
+    for (std::uint64_t seed : kSeeds) {
+        gpu_emulator::set_seed(seed);
+        const std::int64_t ranks = grid_.tp_size();
+        const Tensor block = on_gpu(), other = on_gpu();
+        Pending sum;
+        {
+            const Tensor parts = Tensor::zeros({ranks, kCount}, DType::kFloat32, Device::kCuda);
+            parts.fill(value(0));
+            sum = grid_.tensor().start_reduce_scatter(parts, block);
+        }
+        other.fill(7.0f);
+        sum.wait();
+        const Tensor all = Tensor::zeros({ranks, kCount}, DType::kFloat32, Device::kCuda);
+        Pending gather;
+        {
+            const Tensor copy = block.clone();
+            gather = grid_.tensor().start_all_gather(copy, all);
+        }
+        other.fill(3.0f);
+        gather.wait();
+        EXPECT_TRUE(same_bits(block, full(sum_over(grid_.tensor(), 0)))) << seed;
+        EXPECT_TRUE(same_bits(
+            all, Tensor::full({ranks, kCount}, sum_over(grid_.tensor(), 0), DType::kFloat32)))
+            << seed;
+        EXPECT_TRUE(same_bits(other, full(3.0f))) << seed;
+    }
+    EXPECT_EQ(Buffer::live_bytes(Device::kCuda), before);
+    EXPECT_TRUE(gpu_emulator::take_reports().empty());
+}
+
 TEST_F(OverlapTest, TheHostDoesNotWait) {
     const Tensor x = on_gpu();
     Stream::current().synchronize();
