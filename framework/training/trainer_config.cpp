@@ -1,4 +1,6 @@
-#include "framework/training/trainer.h"
+#include "framework/training/trainer_config.h"
+
+#include "framework/error.h"
 
 namespace evenkeel {
 namespace {

@@ -1,0 +1,61 @@
+// What is said of a run while it goes on: records, alarms and the line of progress. Internal.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "framework/training/alarm.h"
+#include "framework/training/metrics.h"
+#include "framework/training/run_state.h"
+#include "framework/training/spikes.h"
+#include "framework/training/trainable_model.h"
+#include "framework/training/trainer_config.h"
+#include "framework/training/training_step.h"
+
+namespace evenkeel {
+
+class RunRecorder {
+  public:
+    // All of them must outlive it.
+    RunRecorder(TrainableModel& model,
+                const TrainerConfig& config,
+                const std::vector<AlarmRule>& alarms);
+
+    AlarmBoard& board() { return board_; }
+    const std::string& last_alarm() const {
+        return last_alarm_;
+    }  // the line of the last one raised
+
+    // Begins the run's clock; the main rank, which alone writes, goes on from the records up to first_step.
+    void begin(std::int64_t first_step, std::int64_t end_step);
+    // Every step, recorded or not.
+    void judge(const StepOutcome& outcome);
+    // Of the step that `state` has just done. Returns the severest action asked for. Collective.
+    AlarmAction record(const RunState& state,
+                       const StepOutcome& outcome,
+                       std::optional<double> validation_loss,
+                       bool with_tables);
+    // Of a step that ends the run because a number is not finite.
+    void record_non_finite(std::int64_t step, const StepOutcome& outcome);
+
+  private:
+    AlarmAction check_alarms(MetricRecord& record);
+    void show_progress(const MetricRecord& record);
+
+    TrainableModel& model_;
+    const TrainerConfig& config_;
+    AlarmBoard board_;
+    std::string last_alarm_;
+    Deviation grad_norm_deviation_{128, 64, 6.0};
+    double grad_norm_deviations_ = 0.0;  // the largest since the last record
+    SpikeScore loss_spikes_, grad_norm_spikes_;
+    std::unique_ptr<MetricWriter> metrics_;  // main rank only
+    std::int64_t first_step_ = 0, end_step_ = 0;
+    std::chrono::steady_clock::time_point start_, last_shown_{};
+};
+
+}  // namespace evenkeel

@@ -1,0 +1,94 @@
+#include "framework/training/run_start.h"
+
+#include <algorithm>
+
+#include "framework/log.h"
+
+namespace evenkeel {
+namespace {
+
+RunState read_run_state(const std::string& checkpoint) {
+    const std::string file = checkpoint + "/trainer.json";
+    return parse_run_state(read_file(file), file);
+}
+
+void resume_from(const std::string& checkpoint,
+                 TrainableModel& model,
+                 RunState& state,
+                 AlarmBoard& board) {
+    const RunState saved = read_run_state(checkpoint);
+    check_resumable(saved, state, checkpoint);
+    const std::string changed = json_difference(state.settings, saved.settings);
+    if (!changed.empty() && model.is_main_rank()) {
+        log_warning("resuming with other settings than " + checkpoint +
+                    " was trained with: " + changed);
+    }
+    model.load_state(checkpoint);
+    state.step = saved.step;
+    state.updates = saved.updates;
+    state.updates_before = saved.updates_before;
+    state.sample = saved.sample;
+    board.restore(saved.alarms);
+    if (model.is_main_rank()) log_info(concat("resuming from ", checkpoint));
+}
+
+// The moments that are taken along are means over the updates before: dividing them as if they had just
+// begun would make the first steps many times too long.
+void start_from(const std::string& checkpoint,
+                bool with_moments,
+                TrainableModel& model,
+                RunState& state) {
+    const bool has_moments = model.load_initial(checkpoint, with_moments);
+    if (has_moments) {
+        const RunState saved = read_run_state(checkpoint);
+        state.updates_before = saved.updates_before + saved.updates;
+    }
+    if (!model.is_main_rank()) return;
+    log_info(concat("starting from ", checkpoint,
+                    has_moments ? concat(", with moments of ", state.updates_before, " updates")
+                                : ", without moments"));
+}
+
+}  // namespace
+
+std::string settings_json(const TrainerConfig& trainer,
+                          ScheduleConfig schedule,
+                          AdamWConfig optimizer) {
+    TrainerConfig t = trainer;
+    return to_json([&](ConfigVisitor& v) {
+        v.field("steps", t.steps, "");
+        v.field("batch_size", t.batch_size, "");
+        v.field("micro_batch_size", t.micro_batch_size, "");
+        v.field("clip_norm", t.clip_norm, "");
+        if (t.first_phase_steps > 0) v.field("first_phase_steps", t.first_phase_steps, "");
+        v.section("schedule", schedule, "");
+        v.section("optimizer", optimizer, "");
+    });
+}
+
+void start_or_resume(TrainableModel& model,
+                     const TrainerConfig& config,
+                     const CheckpointStore& store,
+                     RunState& state,
+                     AlarmBoard& board) {
+    const ParameterList& parameters = model.parameters();
+    const bool has_first_phase =
+        std::any_of(parameters.begin(), parameters.end(),
+                    [](const Parameter* parameter) { return parameter->first_phase; });
+    EVENKEEL_CHECK_CODE(config.first_phase_steps == 0 || has_first_phase, ErrorCode::kConfig,
+                        "train", "trainer.first_phase_steps: got ", config.first_phase_steps,
+                        ", want 0: the model has no gains of queries and keys to train alone");
+    const std::string checkpoint = store.latest();
+    if (!checkpoint.empty()) {
+        EVENKEEL_CHECK_CODE(config.resume, ErrorCode::kConfig, "train", "trainer.run_dir: got ",
+                            config.run_dir, ", which holds checkpoints of an earlier run (",
+                            checkpoint,
+                            "), want an empty one; or set trainer.resume to continue that run");
+        resume_from(checkpoint, model, state, board);
+    } else if (!config.init_from.empty()) {
+        start_from(newest_checkpoint(config.init_from), config.init_moments, model, state);
+    }
+    model.barrier();  // all have looked before the main rank writes
+}
+
+}  // namespace evenkeel
