@@ -72,9 +72,9 @@ class SingleCommunicator final : public Communicator {
         count(counts_.all_reduces, tensor.bytes());
         return started(tensor, tensor);
     }
-    Pending start_reduce_scatter(const Tensor& input, const Tensor& output) override {
+    Pending start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
         check_blocks("reduce_scatter", "output", output, input, 1, device_);
-        check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device_);
+        check_reducible("reduce_scatter", "input", input, op, device_);
         copy(input, output);
         count(counts_.reduce_scatters, input.bytes());
         return started(input, output);

@@ -80,11 +80,14 @@ class Communicator {
     // In place over all ranks. fp32, bf16, int32, fp64; the mean of fp32 and fp64 only.
     void all_reduce(const Tensor& tensor, ReduceOp op) { start_all_reduce(tensor, op).wait(); }
     virtual Pending start_all_reduce(const Tensor& tensor, ReduceOp op) = 0;
-    // input: [size, ...] contiguous, one block a rank; output: the sum over ranks of block rank().
-    void reduce_scatter(const Tensor& input, const Tensor& output) {
-        start_reduce_scatter(input, output).wait();
+    // input: [size, ...] contiguous, one block a rank; output: the sum over ranks of block rank(), or its mean or
+    // maximum. output may be its own block of input, whose other blocks then hold anything.
+    void reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::kSum) {
+        start_reduce_scatter(input, output, op).wait();
     }
-    virtual Pending start_reduce_scatter(const Tensor& input, const Tensor& output) = 0;
+    virtual Pending start_reduce_scatter(const Tensor& input,
+                                         const Tensor& output,
+                                         ReduceOp op = ReduceOp::kSum) = 0;
     // input: one contiguous block; output: [size, ...], the blocks in rank order. input may be its own
     // block of output.
     void all_gather(const Tensor& input, const Tensor& output) {

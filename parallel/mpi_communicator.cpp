@@ -77,9 +77,9 @@ class MpiCommunicator final : public Communicator {
         return started(tensor, tensor);
     }
 
-    Pending start_reduce_scatter(const Tensor& input, const Tensor& output) override {
+    Pending start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
         check_blocks("reduce_scatter", "output", output, input, size_, device());
-        check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device());
+        check_reducible("reduce_scatter", "input", input, op, device());
         count(counts_.reduce_scatters, input.bytes());
         begin("reduce_scatter");
         const std::int64_t block = output.numel();
@@ -87,7 +87,7 @@ class MpiCommunicator final : public Communicator {
         const std::int64_t slice = std::max<std::int64_t>(kSliceBytes / element / size_, 1);
         for (std::int64_t at = 0; at < block; at += slice) {
             const std::int64_t end = std::min(block, at + slice);
-            reduce_pieces(input.dtype(), ReduceOp::kSum, input.raw(), output.raw() + at * element,
+            reduce_pieces(input.dtype(), op, input.raw(), output.raw() + at * element,
                           [&](int owner) {
                               return Range{block * owner + at, block * owner + end};
                           });

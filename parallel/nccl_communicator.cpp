@@ -152,13 +152,13 @@ class NcclCommunicator final : public Communicator {
                        }));
     }
 
-    Pending start_reduce_scatter(const Tensor& input, const Tensor& output) override {
+    Pending start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
         check_blocks("reduce_scatter", "output", output, input, size(), device());
-        check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device());
+        check_reducible("reduce_scatter", "input", input, op, device());
         count(counts_.reduce_scatters, input);
         return started(input, output, launch("reduce_scatter", input, [&] {
                            return ncclReduceScatter(input.raw(), output.raw(), count_of(output),
-                                                    type_of(input.dtype()), ncclSum, comm_,
+                                                    type_of(input.dtype()), operation_of(op), comm_,
                                                     stream_->handle());
                        }));
     }

@@ -33,12 +33,12 @@ class StagedCommunicator final : public Communicator {
         return started(tensor, tensor);
     }
 
-    Pending start_reduce_scatter(const Tensor& input, const Tensor& output) override {
+    Pending start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
         check_blocks("reduce_scatter", "output", output, input, size(), device());
-        check_reducible("reduce_scatter", "input", input, ReduceOp::kSum, device());
+        check_reducible("reduce_scatter", "input", input, op, device());
         const Exposed exposed(*this);
         const Tensor to = like(output_, output);
-        host_->reduce_scatter(stage(input_, input), to);
+        host_->reduce_scatter(stage(input_, input), to, op);
         output.copy_from(to);
         count(counts_.reduce_scatters, input);
         return started(input, output);

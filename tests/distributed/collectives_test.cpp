@@ -155,7 +155,25 @@ TEST_P(CollectivesTest, ReduceScatter) {
                 << name_of(type) << " " << count;
             EXPECT_TRUE(same_bits(input, data_of(rank_, {size_, count}, type)))
                 << "the input changed";
+            // Into its own place in the input.
+            const Tensor mine = input.slice(0, rank_, rank_ + 1).view({count});
+            group_->reduce_scatter(input, mine, ReduceOp::kMax);
+            EXPECT_TRUE(same_bits(
+                mine, filled({count}, type,
+                             [&](std::int64_t i) { return max_over_ranks(rank_ * count + i); })))
+                << name_of(type) << " " << count;
         }
+    }
+}
+
+// What gradients are averaged with, whole or in parts.
+TEST_P(CollectivesTest, MeansOfPartsHaveTheBitsOfTheMeanOfAll) {
+    for (const std::int64_t count : kCounts) {
+        const Tensor all = data_of(rank_, {size_, count}, DType::kFloat32);
+        const Tensor part = zeros({count}, DType::kFloat32);
+        group_->reduce_scatter(all, part, ReduceOp::kMean);
+        group_->all_reduce(all, ReduceOp::kMean);
+        EXPECT_TRUE(same_bits(part, all.slice(0, rank_, rank_ + 1).view({count}))) << count;
     }
 }
 

@@ -15,7 +15,7 @@ class FakeWorld final : public Communicator {
     int rank() const override { return 0; }
     int size() const override { return size_; }
     Pending start_all_reduce(const Tensor&, ReduceOp) override { return {}; }
-    Pending start_reduce_scatter(const Tensor&, const Tensor&) override { return {}; }
+    Pending start_reduce_scatter(const Tensor&, const Tensor&, ReduceOp) override { return {}; }
     Pending start_all_gather(const Tensor&, const Tensor&) override { return {}; }
     void broadcast(const Tensor&, int) override {}
     void send(const Tensor&, int) override {}
