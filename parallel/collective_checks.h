@@ -43,4 +43,9 @@ inline void check_peer(const char* op, const char* name, int peer, const Communi
                    ", want one of a group of ", group.size());
 }
 
+inline void check_other(const char* op, const char* name, int peer, const Communicator& group) {
+    check_peer(op, name, peer, group);
+    EVENKEEL_CHECK(peer != group.rank(), op, name, ": got ", peer, ", which is this rank itself");
+}
+
 }  // namespace evenkeel

@@ -5,11 +5,20 @@
 #include <utility>
 
 #include "parallel/collective_checks.h"
+#include "parallel/collective_log.h"
 
 namespace evenkeel {
 namespace {
 
 std::atomic<std::int64_t> dropped_handles{0};
+
+// By ReduceOp.
+constexpr const char* kAllReduceNames[] = {"all_reduce", "all_reduce of maxima",
+                                           "all_reduce of means"};
+constexpr const char* kReduceScatterNames[] = {"reduce_scatter", "reduce_scatter of maxima",
+                                               "reduce_scatter of means"};
+
+std::int64_t bytes_of(const Tensor& tensor) { return static_cast<std::int64_t>(tensor.bytes()); }
 
 }  // namespace
 
@@ -48,12 +57,141 @@ void Pending::drop() noexcept {
 
 std::int64_t Pending::dropped() { return dropped_handles; }
 
-double Communicator::take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
+// One operation in the log, from here to the end of a scope.
+class Communicator::Recorded {
+  public:
+    Recorded(Communicator& group,
+             const char* op,
+             const CallSite& site,
+             std::int64_t bytes = 0,
+             DType dtype = DType::kFloat32,
+             int peer = -1)
+        : logged_(group.log_group_ >= 0) {
+        if (!logged_) return;
+        CollectiveRecord record;
+        record.group = group.log_group_;
+        record.op = op;
+        record.bytes = bytes;
+        record.dtype = dtype;
+        record.peer = peer < 0 ? -1 : group.job_rank(peer);
+        record.site = site;
+        index_ = CollectiveLog::instance().begin(record, group.sequence_);
+    }
+    ~Recorded() {
+        if (logged_) CollectiveLog::instance().end(index_);
+    }
+    Recorded(const Recorded&) = delete;
+    Recorded& operator=(const Recorded&) = delete;
 
-double Communicator::all_reduce_scalar(double value, ReduceOp op) {
-    all_reduce_doubles(&value, 1, op);
+  private:
+    bool logged_;
+    std::int64_t index_ = 0;
+};
+
+void Communicator::enter_log(const std::string& name) {
+    name_ = name;
+    if (size() == 1) return;
+    CollectiveGroup group;
+    group.name = device() == Device::kCuda ? name + " on GPUs" : name;
+    for (int member = 0; member < size(); ++member) group.ranks.push_back(job_rank(member));
+    log_group_ = CollectiveLog::instance().add_group(std::move(group));
+}
+
+void Communicator::count(std::int64_t& operations, std::size_t bytes) {
+    ++operations;
+    counts_.bytes += static_cast<std::int64_t>(bytes);
+}
+
+void Communicator::all_reduce(const Tensor& tensor, ReduceOp op, CallSite site) {
+    start_all_reduce(tensor, op, site).wait();
+}
+
+Pending Communicator::start_all_reduce(const Tensor& tensor, ReduceOp op, CallSite site) {
+    check_reducible("all_reduce", "tensor", tensor, op, device());
+    count(counts_.all_reduces, tensor.bytes());
+    const Recorded recorded(*this, kAllReduceNames[static_cast<int>(op)], site, bytes_of(tensor),
+                            tensor.dtype());
+    return Pending(*this, tensor, tensor, do_start_all_reduce(tensor, op));
+}
+
+void Communicator::reduce_scatter(const Tensor& input,
+                                  const Tensor& output,
+                                  ReduceOp op,
+                                  CallSite site) {
+    start_reduce_scatter(input, output, op, site).wait();
+}
+
+Pending Communicator::start_reduce_scatter(const Tensor& input,
+                                           const Tensor& output,
+                                           ReduceOp op,
+                                           CallSite site) {
+    check_blocks("reduce_scatter", "output", output, input, size(), device());
+    check_reducible("reduce_scatter", "input", input, op, device());
+    count(counts_.reduce_scatters, input.bytes());
+    const Recorded recorded(*this, kReduceScatterNames[static_cast<int>(op)], site, bytes_of(input),
+                            input.dtype());
+    return Pending(*this, input, output, do_start_reduce_scatter(input, output, op));
+}
+
+void Communicator::all_gather(const Tensor& input, const Tensor& output, CallSite site) {
+    start_all_gather(input, output, site).wait();
+}
+
+Pending Communicator::start_all_gather(const Tensor& input, const Tensor& output, CallSite site) {
+    check_blocks("all_gather", "input", input, output, size(), device());
+    count(counts_.all_gathers, output.bytes());
+    const Recorded recorded(*this, "all_gather", site, bytes_of(output), output.dtype());
+    return Pending(*this, input, output, do_start_all_gather(input, output));
+}
+
+void Communicator::broadcast(const Tensor& tensor, int root, CallSite site) {
+    check_block("broadcast", "tensor", tensor, device());
+    check_peer("broadcast", "root", root, *this);
+    count(counts_.broadcasts, tensor.bytes());
+    const Recorded recorded(*this, "broadcast", site, bytes_of(tensor), tensor.dtype(), root);
+    do_broadcast(tensor, root);
+}
+
+void Communicator::send(const Tensor& tensor, int destination, CallSite site) {
+    check_block("send", "tensor", tensor, device());
+    check_other("send", "destination", destination, *this);
+    const Recorded recorded(*this, "send", site, bytes_of(tensor), tensor.dtype(), destination);
+    do_send(tensor, destination);
+}
+
+void Communicator::receive(const Tensor& tensor, int source, CallSite site) {
+    check_block("receive", "tensor", tensor, device());
+    check_other("receive", "source", source, *this);
+    const Recorded recorded(*this, "receive", site, bytes_of(tensor), tensor.dtype(), source);
+    do_receive(tensor, source);
+}
+
+void Communicator::barrier(CallSite site) {
+    const Recorded recorded(*this, "barrier", site);
+    do_barrier();
+}
+
+double Communicator::all_reduce_scalar(double value, ReduceOp op, CallSite site) {
+    count(counts_.all_reduces, sizeof value);
+    const Recorded recorded(*this, kAllReduceNames[static_cast<int>(op)], site, sizeof value,
+                            DType::kFloat64);
+    do_all_reduce_double(value, op);
     return value;
 }
+
+std::unique_ptr<Communicator> Communicator::split(int color,
+                                                  const std::string& name,
+                                                  CallSite site) {
+    const Recorded recorded(*this, "split", site);
+    return do_split(color, name);
+}
+
+Communicator::OnNode Communicator::on_node(CallSite site) {
+    const Recorded recorded(*this, "on_node", site);
+    return do_on_node();
+}
+
+double Communicator::take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
 
 namespace {
 
@@ -66,54 +204,32 @@ class SingleCommunicator final : public Communicator {
     int size() const override { return 1; }
     Device device() const override { return device_; }
     Communicator& host() override { return host_ ? *host_ : *this; }
-
-    Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
-        check_reducible("all_reduce", "tensor", tensor, op, device_);
-        count(counts_.all_reduces, tensor.bytes());
-        return started(tensor, tensor);
-    }
-    Pending start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
-        check_blocks("reduce_scatter", "output", output, input, 1, device_);
-        check_reducible("reduce_scatter", "input", input, op, device_);
-        copy(input, output);
-        count(counts_.reduce_scatters, input.bytes());
-        return started(input, output);
-    }
-    Pending start_all_gather(const Tensor& input, const Tensor& output) override {
-        check_blocks("all_gather", "input", input, output, 1, device_);
-        copy(input, output);
-        count(counts_.all_gathers, output.bytes());
-        return started(input, output);
-    }
-    void broadcast(const Tensor& tensor, int root) override {
-        check_block("broadcast", "tensor", tensor, device_);
-        check_peer("broadcast", "root", root, *this);
-        count(counts_.broadcasts, tensor.bytes());
-    }
-    void send(const Tensor&, int destination) override { refuse("send", destination); }
-    void receive(const Tensor&, int source) override { refuse("receive", source); }
-    void barrier() override {}
     void set_timeout(double) override {}  // never waits
-    std::unique_ptr<Communicator> split(int) override { return make_single_communicator(device_); }
 
   protected:
-    void all_reduce_doubles(double*, std::int64_t n, ReduceOp) override {
-        count(counts_.all_reduces, static_cast<std::size_t>(n) * sizeof(double));
+    int do_start_all_reduce(const Tensor&, ReduceOp) override { return 0; }
+    int do_start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp) override {
+        return copy(input, output);
+    }
+    int do_start_all_gather(const Tensor& input, const Tensor& output) override {
+        return copy(input, output);
+    }
+    void do_broadcast(const Tensor&, int) override {}
+    // There is no other rank: refused before.
+    void do_send(const Tensor&, int) override {}
+    void do_receive(const Tensor&, int) override {}
+    void do_barrier() override {}
+    void do_all_reduce_double(double&, ReduceOp) override {}
+    std::unique_ptr<Communicator> do_split(int, const std::string&) override {
+        return make_single_communicator(device_);
     }
 
   private:
-    void count(std::int64_t& operations, std::size_t bytes) {
-        ++operations;
-        counts_.bytes += static_cast<std::int64_t>(bytes);
-    }
-    static void copy(const Tensor& from, const Tensor& to) {
+    static int copy(const Tensor& from, const Tensor& to) {
         if (from.numel() > 0 && from.raw() != to.raw()) {
             to.view({to.numel()}).copy_from(from.view({from.numel()}));
         }
-    }
-    [[noreturn]] static void refuse(const char* op, int peer) {
-        throw_error(ErrorCode::kInvalidArgument, op,
-                    concat("rank: got ", peer, ", but a group of one has no other rank"));
+        return 0;
     }
 
     Device device_;

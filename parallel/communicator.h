@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <source_location>
 #include <string>
 
 #include "framework/tensor.h"
@@ -34,6 +35,9 @@ struct CommunicationCounts {
 };
 
 class Communicator;
+
+// Where in the source an operation was asked for.
+using CallSite = std::source_location;
 
 // A collective that was started. Its tensors are neither read nor written before wait() (the input of a gather
 // may be read), and their memory is kept until then. The group must outlive it.
@@ -63,6 +67,8 @@ class [[nodiscard]] Pending {
     int ticket_ = 0;
 };
 
+// What callers use checks the arguments, counts, and writes into the process's CollectiveLog; the do_
+// functions behind do the work. `site` is the caller's line unless a wrapper passes on its own caller's.
 class Communicator {
   public:
     virtual ~Communicator() = default;
@@ -75,48 +81,56 @@ class Communicator {
     // The same ranks for tensors on the CPU; itself if that is its device.
     virtual Communicator& host() { return *this; }
 
-    // What is started has been done on the CPU when start_..() returns; on CUDA it runs on the group's own
-    // stream, beside what the current stream does until wait().
-    // In place over all ranks. fp32, bf16, int32, fp64; the mean of fp32 and fp64 only.
-    void all_reduce(const Tensor& tensor, ReduceOp op) { start_all_reduce(tensor, op).wait(); }
-    virtual Pending start_all_reduce(const Tensor& tensor, ReduceOp op) = 0;
-    // input: [size, ...] contiguous, one block a rank; output: the sum over ranks of block rank(), or its mean or
-    // maximum. output may be its own block of input, whose other blocks then hold anything.
-    void reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op = ReduceOp::kSum) {
-        start_reduce_scatter(input, output, op).wait();
-    }
-    virtual Pending start_reduce_scatter(const Tensor& input,
-                                         const Tensor& output,
-                                         ReduceOp op = ReduceOp::kSum) = 0;
+    // In place over all ranks. fp32, bf16, int32, fp64; the mean of fp32 and fp64 only. The CPU has done
+    // it when start_all_reduce() returns; on CUDA it runs on the group's own stream, beside what the
+    // current stream does until wait().
+    void all_reduce(const Tensor& tensor, ReduceOp op, CallSite site = CallSite::current());
+    Pending start_all_reduce(const Tensor& tensor,
+                             ReduceOp op,
+                             CallSite site = CallSite::current());
+    // input: [size, ...] contiguous, one block a rank; output: the sum over ranks of block rank(), or its
+    // mean or maximum. output may be its own block of input, whose other blocks then hold anything.
+    // Started as start_all_reduce() says.
+    void reduce_scatter(const Tensor& input,
+                        const Tensor& output,
+                        ReduceOp op = ReduceOp::kSum,
+                        CallSite site = CallSite::current());
+    Pending start_reduce_scatter(const Tensor& input,
+                                 const Tensor& output,
+                                 ReduceOp op = ReduceOp::kSum,
+                                 CallSite site = CallSite::current());
     // input: one contiguous block; output: [size, ...], the blocks in rank order. input may be its own
-    // block of output.
-    void all_gather(const Tensor& input, const Tensor& output) {
-        start_all_gather(input, output).wait();
-    }
-    virtual Pending start_all_gather(const Tensor& input, const Tensor& output) = 0;
-    virtual void broadcast(const Tensor& tensor, int root) = 0;
+    // block of output. Started as start_all_reduce() says.
+    void all_gather(const Tensor& input, const Tensor& output, CallSite site = CallSite::current());
+    Pending start_all_gather(const Tensor& input,
+                             const Tensor& output,
+                             CallSite site = CallSite::current());
+    void broadcast(const Tensor& tensor, int root, CallSite site = CallSite::current());
     // Blocks of one rank to another: the tensor's elements, contiguous.
-    virtual void send(const Tensor& tensor, int destination) = 0;
-    virtual void receive(const Tensor& tensor, int source) = 0;
-    virtual void barrier() = 0;  // of the hosts: no work on a GPU is waited for
+    void send(const Tensor& tensor, int destination, CallSite site = CallSite::current());
+    void receive(const Tensor& tensor, int source, CallSite site = CallSite::current());
+    // Of the hosts: no work on a GPU is waited for.
+    void barrier(CallSite site = CallSite::current());
+    // Of doubles on the host, summed in rank order.
+    double all_reduce_scalar(double value, ReduceOp op, CallSite site = CallSite::current());
 
     // Longest wait of the host from now on, here and in groups split off later.
     virtual void set_timeout(double seconds) = 0;
 
-    // Ranks with the same colour form a new group, ordered by their rank here. Collective. The group this
-    // one was made from must outlive it.
-    virtual std::unique_ptr<Communicator> split(int color) = 0;
+    // Ranks with the same colour form a new group, ordered by their rank here; reports call it by that
+    // name. Collective. The group this one was made from must outlive it.
+    std::unique_ptr<Communicator> split(int color,
+                                        const std::string& name = "part",
+                                        CallSite site = CallSite::current());
 
     // This rank among those of the group on its machine. Collective.
     struct OnNode {
         int rank = 0, size = 1;
     };
-    virtual OnNode on_node() { return {}; }
-
-    double all_reduce_scalar(double value,
-                             ReduceOp op);  // doubles on the host, summed in rank order
+    OnNode on_node(CallSite site = CallSite::current());
 
     CommunicationCounts& counts() { return counts_; }
+    const std::string& name() const { return name_; }
 
     // Exposed communication: how long this rank only waited for operations of this group. Measured from
     // set_timing(true) on: on the CPU inside the operations, on CUDA on the stream that waits, but not in
@@ -127,17 +141,35 @@ class Communicator {
 
   protected:
     friend class Pending;
-    virtual void all_reduce_doubles(double* values, std::int64_t count, ReduceOp op) = 0;
-    // Of an operation in place, input is output.
-    Pending started(const Tensor& input, const Tensor& output, int ticket = 0) {
-        return Pending(*this, input, output, ticket);
-    }
+    // What is started returns a ticket for finish().
+    virtual int do_start_all_reduce(const Tensor& tensor, ReduceOp op) = 0;
+    virtual int do_start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) = 0;
+    virtual int do_start_all_gather(const Tensor& input, const Tensor& output) = 0;
+    virtual void do_broadcast(const Tensor& tensor, int root) = 0;
+    virtual void do_send(const Tensor& tensor, int destination) = 0;
+    virtual void do_receive(const Tensor& tensor, int source) = 0;
+    virtual void do_barrier() = 0;
+    virtual void do_all_reduce_double(double& value, ReduceOp op) = 0;
+    virtual std::unique_ptr<Communicator> do_split(int color, const std::string& name) = 0;
+    virtual OnNode do_on_node() { return {}; }
     // The first wait() of what was started with this ticket.
     virtual void finish(int /*ticket*/) {}
+
+    // From now on the log holds this group's operations, under this name. Not for a group of one, which
+    // waits for nobody.
+    void enter_log(const std::string& name);
 
     CommunicationCounts counts_;
     bool timing_ = false;
     double exposed_seconds_ = 0.0;
+
+  private:
+    class Recorded;
+    void count(std::int64_t& operations, std::size_t bytes);
+
+    std::string name_ = "self";
+    int log_group_ = -1;  // in the CollectiveLog; below 0: not in it
+    std::int64_t sequence_ = 0;
 };
 
 // One process: every collective is the identity. The same code paths as for many ranks.

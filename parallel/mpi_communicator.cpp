@@ -50,13 +50,14 @@ void check_mpi(int status, const char* op, const std::string& where = "") {
 
 class MpiCommunicator final : public Communicator {
   public:
-    MpiCommunicator(MPI_Comm comm, double timeout_seconds)
+    MpiCommunicator(MPI_Comm comm, const std::string& name, double timeout_seconds)
         : comm_(comm), timeout_seconds_(timeout_seconds) {
         MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
         MPI_Comm_rank(comm_, &rank_);
         MPI_Comm_size(comm_, &size_);
         sources_.resize(static_cast<std::size_t>(size_));
         find_job_ranks();
+        enter_log(name);
     }
     ~MpiCommunicator() override {
         // Freeing is collective: not while this rank is leaving alone.
@@ -69,21 +70,19 @@ class MpiCommunicator final : public Communicator {
     int size() const override { return size_; }
     int job_rank(int member) const override { return job_ranks_[static_cast<std::size_t>(member)]; }
 
-    Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
-        check_reducible("all_reduce", "tensor", tensor, op, device());
-        count(counts_.all_reduces, tensor.bytes());
+    void set_timeout(double seconds) override { timeout_seconds_ = seconds; }
+
+  protected:
+    int do_start_all_reduce(const Tensor& tensor, ReduceOp op) override {
         begin("all_reduce");
         reduce_on_all(tensor, op);
-        return started(tensor, tensor);
+        return 0;
     }
 
-    Pending start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
-        check_blocks("reduce_scatter", "output", output, input, size_, device());
-        check_reducible("reduce_scatter", "input", input, op, device());
-        count(counts_.reduce_scatters, input.bytes());
+    int do_start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
         begin("reduce_scatter");
-        const std::int64_t block = output.numel();
         const std::int64_t element = static_cast<std::int64_t>(size_of(input.dtype()));
+        const std::int64_t block = output.numel();
         const std::int64_t slice = std::max<std::int64_t>(kSliceBytes / element / size_, 1);
         for (std::int64_t at = 0; at < block; at += slice) {
             const std::int64_t end = std::min(block, at + slice);
@@ -92,15 +91,13 @@ class MpiCommunicator final : public Communicator {
                               return Range{block * owner + at, block * owner + end};
                           });
         }
-        return started(input, output);
+        return 0;
     }
 
-    Pending start_all_gather(const Tensor& input, const Tensor& output) override {
-        check_blocks("all_gather", "input", input, output, size_, device());
-        count(counts_.all_gathers, output.bytes());
+    int do_start_all_gather(const Tensor& input, const Tensor& output) override {
         begin("all_gather");
         const std::int64_t bytes = static_cast<std::int64_t>(input.bytes());
-        if (bytes == 0) return started(input, output);
+        if (bytes == 0) return 0;
         std::byte* mine = output.raw() + bytes * rank_;
         if (mine != input.raw()) std::memcpy(mine, input.raw(), input.bytes());
         for (int step = 1; step < size_; ++step) {
@@ -109,13 +106,10 @@ class MpiCommunicator final : public Communicator {
         }
         for (int step = 1; step < size_; ++step) send_bytes(mine, bytes, peer_after(step));
         wait();
-        return started(input, output);
+        return 0;
     }
 
-    void broadcast(const Tensor& tensor, int root) override {
-        check_block("broadcast", "tensor", tensor, device());
-        check_peer("broadcast", "root", root, *this);
-        count(counts_.broadcasts, tensor.bytes());
+    void do_broadcast(const Tensor& tensor, int root) override {
         begin("broadcast");
         const std::int64_t bytes = static_cast<std::int64_t>(tensor.bytes());
         if (bytes == 0) return;
@@ -129,39 +123,33 @@ class MpiCommunicator final : public Communicator {
         wait();
     }
 
-    void send(const Tensor& tensor, int destination) override {
-        check_block("send", "tensor", tensor, device());
-        check_peer("send", "destination", destination, *this);
-        begin_point_to_point("send", destination);
+    void do_send(const Tensor& tensor, int destination) override {
+        begin_point_to_point("send");
         send_bytes(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()), destination);
         wait();
     }
 
-    void receive(const Tensor& tensor, int source) override {
-        check_block("receive", "tensor", tensor, device());
-        check_peer("receive", "source", source, *this);
-        begin_point_to_point("receive", source);
+    void do_receive(const Tensor& tensor, int source) override {
+        begin_point_to_point("receive");
         receive_bytes(tensor.raw(), static_cast<std::int64_t>(tensor.bytes()), source);
         wait();
     }
 
-    void barrier() override {
+    void do_barrier() override {
         begin("barrier");
         exchange_all(nullptr, 0);
     }
 
-    void set_timeout(double seconds) override { timeout_seconds_ = seconds; }
-
-    std::unique_ptr<Communicator> split(int color) override {
+    std::unique_ptr<Communicator> do_split(int color, const std::string& name) override {
         // MPI_Comm_split has no deadline: make sure by ours that everyone is there.
         begin("split");
         exchange_all(nullptr, 0);
         MPI_Comm part = MPI_COMM_NULL;
         check_mpi(MPI_Comm_split(comm_, color, rank_, &part), "split");
-        return std::make_unique<MpiCommunicator>(part, timeout_seconds_);
+        return std::make_unique<MpiCommunicator>(part, name, timeout_seconds_);
     }
 
-    OnNode on_node() override {
+    OnNode do_on_node() override {
         begin("on_node");
         exchange_all(nullptr, 0);  // as in split()
         MPI_Comm node = MPI_COMM_NULL;
@@ -174,14 +162,11 @@ class MpiCommunicator final : public Communicator {
         return place;
     }
 
-  protected:
-    void all_reduce_doubles(double* values, std::int64_t n, ReduceOp op) override {
-        const std::int64_t bytes = n * static_cast<std::int64_t>(sizeof(double));
-        count(counts_.all_reduces, static_cast<std::size_t>(bytes));
-        begin("all_reduce of doubles");
-        exchange_all(reinterpret_cast<std::byte*>(values), bytes);
-        reduce_doubles(op, reinterpret_cast<const double* const*>(sources_.data()), size_, values,
-                       n);
+    void do_all_reduce_double(double& value, ReduceOp op) override {
+        begin("all_reduce");
+        exchange_all(reinterpret_cast<std::byte*>(&value), sizeof value);
+        reduce_doubles(op, reinterpret_cast<const double* const*>(sources_.data()), size_, &value,
+                       1);
     }
 
   private:
@@ -196,10 +181,6 @@ class MpiCommunicator final : public Communicator {
         MPI_Group_free(&group);
         MPI_Group_free(&job);
     }
-    void count(std::int64_t& operations, std::size_t bytes) {
-        ++operations;
-        counts_.bytes += static_cast<std::int64_t>(bytes);
-    }
 
     // Peers in an order in which no rank is everyone's first.
     int peer_after(int step) const { return (rank_ + step) % size_; }
@@ -211,8 +192,7 @@ class MpiCommunicator final : public Communicator {
         ++sequence_;
         refuse_after_failure();
     }
-    void begin_point_to_point(const char* op, int peer) {
-        EVENKEEL_CHECK(peer != rank_, op, "rank: got this rank itself, ", peer);
+    void begin_point_to_point(const char* op) {
         op_ = op;
         tag_ = kPointToPointTag;
         refuse_after_failure();
@@ -391,7 +371,7 @@ class MpiCommunicator final : public Communicator {
 std::unique_ptr<Communicator> make_mpi_world(double timeout_seconds) {
     MPI_Comm comm = MPI_COMM_NULL;
     check_mpi(MPI_Comm_dup(MPI_COMM_WORLD, &comm), "MPI_Comm_dup");
-    return std::make_unique<MpiCommunicator>(comm, timeout_seconds);
+    return std::make_unique<MpiCommunicator>(comm, "world", timeout_seconds);
 }
 
 bool mpi_has_failed() { return failed; }

@@ -15,7 +15,7 @@
 
 #include "framework/log.h"
 #include "framework/stream.h"
-#include "parallel/collective_checks.h"
+#include "parallel/collective_log.h"
 #include "parallel/mpi_communicator.h"
 
 namespace evenkeel {
@@ -106,6 +106,7 @@ class NcclCommunicator final : public Communicator {
         : host_(std::move(host)), timeout_seconds_(timeout_seconds) {
         const std::string why_not = why_not_nccl(nccl_version());
         EVENKEEL_CHECK_CODE(why_not.empty(), ErrorCode::kNccl, "NcclCommunicator", why_not);
+        enter_log(host_->name());
         op_ = "NcclCommunicator";
         refuse_after_failure();
         const ncclUniqueId id = share_id();
@@ -142,71 +143,10 @@ class NcclCommunicator final : public Communicator {
     Device device() const override { return Device::kCuda; }
     Communicator& host() override { return *host_; }
 
-    Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
-        check_reducible("all_reduce", "tensor", tensor, op, device());
-        count(counts_.all_reduces, tensor);
-        return started(tensor, tensor, launch("all_reduce", tensor, [&] {
-                           return ncclAllReduce(tensor.raw(), tensor.raw(), count_of(tensor),
-                                                type_of(tensor.dtype()), operation_of(op), comm_,
-                                                stream_->handle());
-                       }));
-    }
-
-    Pending start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
-        check_blocks("reduce_scatter", "output", output, input, size(), device());
-        check_reducible("reduce_scatter", "input", input, op, device());
-        count(counts_.reduce_scatters, input);
-        return started(input, output, launch("reduce_scatter", input, [&] {
-                           return ncclReduceScatter(input.raw(), output.raw(), count_of(output),
-                                                    type_of(input.dtype()), operation_of(op), comm_,
-                                                    stream_->handle());
-                       }));
-    }
-
-    Pending start_all_gather(const Tensor& input, const Tensor& output) override {
-        check_blocks("all_gather", "input", input, output, size(), device());
-        count(counts_.all_gathers, output);
-        return started(input, output, launch("all_gather", output, [&] {
-                           return ncclAllGather(input.raw(), output.raw(), count_of(input),
-                                                type_of(input.dtype()), comm_, stream_->handle());
-                       }));
-    }
-
-    void broadcast(const Tensor& tensor, int root) override {
-        check_block("broadcast", "tensor", tensor, device());
-        check_peer("broadcast", "root", root, *this);
-        count(counts_.broadcasts, tensor);
-        finish(launch("broadcast", tensor, [&] {
-            return ncclBroadcast(tensor.raw(), tensor.raw(), count_of(tensor),
-                                 type_of(tensor.dtype()), root, comm_, stream_->handle());
-        }));
-    }
-
-    void send(const Tensor& tensor, int destination) override {
-        check_other("send", "destination", tensor, destination);
-        finish(launch("send", tensor, [&] {
-            return ncclSend(tensor.raw(), count_of(tensor), type_of(tensor.dtype()), destination,
-                            comm_, stream_->handle());
-        }));
-    }
-
-    void receive(const Tensor& tensor, int source) override {
-        check_other("receive", "source", tensor, source);
-        finish(launch("receive", tensor, [&] {
-            return ncclRecv(tensor.raw(), count_of(tensor), type_of(tensor.dtype()), source, comm_,
-                            stream_->handle());
-        }));
-    }
-
-    void barrier() override { host_->barrier(); }
     void set_timeout(double seconds) override {
         timeout_seconds_ = seconds;
         host_->set_timeout(seconds);
     }
-    std::unique_ptr<Communicator> split(int color) override {
-        return make_nccl_communicator(host_->split(color), timeout_seconds_);
-    }
-    OnNode on_node() override { return host_->on_node(); }
 
     double take_exposed_seconds() override {
         for (std::size_t i = 0; i < exposures_used_; ++i) {
@@ -229,10 +169,57 @@ class NcclCommunicator final : public Communicator {
     }
 
   protected:
-    void all_reduce_doubles(double* values, std::int64_t n, ReduceOp op) override {
-        for (std::int64_t i = 0; i < n; ++i) values[i] = host_->all_reduce_scalar(values[i], op);
-        counts_.all_reduces += n;
-        counts_.bytes += n * static_cast<std::int64_t>(sizeof(double));
+    int do_start_all_reduce(const Tensor& tensor, ReduceOp op) override {
+        return launch("all_reduce", tensor, [&] {
+            return ncclAllReduce(tensor.raw(), tensor.raw(), count_of(tensor),
+                                 type_of(tensor.dtype()), operation_of(op), comm_,
+                                 stream_->handle());
+        });
+    }
+
+    int do_start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
+        return launch("reduce_scatter", input, [&] {
+            return ncclReduceScatter(input.raw(), output.raw(), count_of(output),
+                                     type_of(input.dtype()), operation_of(op), comm_,
+                                     stream_->handle());
+        });
+    }
+
+    int do_start_all_gather(const Tensor& input, const Tensor& output) override {
+        return launch("all_gather", output, [&] {
+            return ncclAllGather(input.raw(), output.raw(), count_of(input), type_of(input.dtype()),
+                                 comm_, stream_->handle());
+        });
+    }
+
+    void do_broadcast(const Tensor& tensor, int root) override {
+        finish(launch("broadcast", tensor, [&] {
+            return ncclBroadcast(tensor.raw(), tensor.raw(), count_of(tensor),
+                                 type_of(tensor.dtype()), root, comm_, stream_->handle());
+        }));
+    }
+
+    void do_send(const Tensor& tensor, int destination) override {
+        finish(launch("send", tensor, [&] {
+            return ncclSend(tensor.raw(), count_of(tensor), type_of(tensor.dtype()), destination,
+                            comm_, stream_->handle());
+        }));
+    }
+
+    void do_receive(const Tensor& tensor, int source) override {
+        finish(launch("receive", tensor, [&] {
+            return ncclRecv(tensor.raw(), count_of(tensor), type_of(tensor.dtype()), source, comm_,
+                            stream_->handle());
+        }));
+    }
+
+    void do_barrier() override { host_->barrier(); }
+    std::unique_ptr<Communicator> do_split(int color, const std::string& name) override {
+        return make_nccl_communicator(host_->split(color, name), timeout_seconds_);
+    }
+    OnNode do_on_node() override { return host_->on_node(); }
+    void do_all_reduce_double(double& value, ReduceOp op) override {
+        value = host_->all_reduce_scalar(value, op);
     }
 
     void finish(int ticket) override {
@@ -261,6 +248,7 @@ class NcclCommunicator final : public Communicator {
         const char* op;
         std::size_t bytes;
         int ticket;
+        std::int64_t logged;  // in the CollectiveLog
     };
     struct Exposure {
         Event begin, end;
@@ -291,17 +279,6 @@ class NcclCommunicator final : public Communicator {
         return id;
     }
 
-    void check_other(const char* op, const char* name, const Tensor& tensor, int peer) const {
-        check_block(op, "tensor", tensor, device());
-        check_peer(op, name, peer, *this);
-        EVENKEEL_CHECK(peer != rank(), op, "rank: got this rank itself, ", peer);
-    }
-
-    void count(std::int64_t& operations, const Tensor& tensor) {
-        ++operations;
-        counts_.bytes += static_cast<std::int64_t>(tensor.bytes());
-    }
-
     void refuse_after_failure() const {
         EVENKEEL_CHECK_CODE(!failed, ErrorCode::kNccl, op_,
                             "an earlier operation between GPUs has failed");
@@ -328,7 +305,8 @@ class NcclCommunicator final : public Communicator {
         if (capturing) {
             in_graphs_ = true;
         } else {
-            in_flight_.push_back({sequence_, op, whole.bytes(), ticket});
+            in_flight_.push_back(
+                {sequence_, op, whole.bytes(), ticket, CollectiveLog::instance().goes_on()});
         }
         return ticket;
     }
@@ -358,6 +336,7 @@ class NcclCommunicator final : public Communicator {
             if (!mark.event.done()) return;
             mark.in_flight = false;
             if (mark.waited_for) free_marks_.push_back(ticket);
+            CollectiveLog::instance().done(in_flight_.front().logged);
             in_flight_.pop_front();
             progress_ = Clock::now();
         }
@@ -484,6 +463,7 @@ std::unique_ptr<Communicator> make_nccl_communicator(std::unique_ptr<Communicato
 }
 
 void check_nccl(double waited_seconds) {
+    CollectiveLog::instance().waits_for_gpu(waited_seconds);
     if (failed) return;
     for (NcclCommunicator* group : living) group->check(waited_seconds);
 }

@@ -82,8 +82,8 @@ ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config, Devi
                    ", want a multiple of ", config.tensor_parallel, " on the CPU");
     local_shards_ = config.virtual_shards / config.tensor_parallel;
     const int tp = static_cast<int>(config.tensor_parallel);
-    tensor_ = on_device(world.split(world.rank() / tp));
-    data_ = on_device(world.split(world.rank() % tp));
+    tensor_ = on_device(world.split(world.rank() / tp, "tensor"));
+    data_ = on_device(world.split(world.rank() % tp, "data"));
 }
 
 // The group's ranks as a group for tensors of the grid's device.
@@ -110,7 +110,7 @@ Communicator& ProcessGrid::kv_replicas(std::int64_t num_kv_heads) const {
                        num_kv_heads, ", want a divisor or a multiple of ", tp_size(),
                        " tensor-parallel ranks");
         const int replicas = tp_size() / static_cast<int>(num_kv_heads);
-        kv_replicas_ = tensor_->split(tp_rank() / replicas);
+        kv_replicas_ = tensor_->split(tp_rank() / replicas, "kv_replicas");
     }
     kv_heads_ = num_kv_heads;
     return *kv_replicas_;

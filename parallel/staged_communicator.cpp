@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "framework/stream.h"
-#include "parallel/collective_checks.h"
 
 namespace evenkeel {
 namespace {
@@ -14,7 +13,9 @@ using Clock = std::chrono::steady_clock;
 
 class StagedCommunicator final : public Communicator {
   public:
-    explicit StagedCommunicator(std::unique_ptr<Communicator> host) : host_(std::move(host)) {}
+    explicit StagedCommunicator(std::unique_ptr<Communicator> host) : host_(std::move(host)) {
+        enter_log(host_->name());
+    }
 
     int rank() const override { return host_->rank(); }
     int size() const override { return host_->size(); }
@@ -23,73 +24,59 @@ class StagedCommunicator final : public Communicator {
     bool fits_graphs() const override { return false; }
     Communicator& host() override { return *host_; }
 
-    Pending start_all_reduce(const Tensor& tensor, ReduceOp op) override {
-        check_reducible("all_reduce", "tensor", tensor, op, device());
+    void set_timeout(double seconds) override { host_->set_timeout(seconds); }
+
+  protected:
+    int do_start_all_reduce(const Tensor& tensor, ReduceOp op) override {
         const Exposed exposed(*this);
         const Tensor staged = stage(input_, tensor);
         host_->all_reduce(staged, op);
         tensor.copy_from(staged);
-        count(counts_.all_reduces, tensor);
-        return started(tensor, tensor);
+        return 0;
     }
 
-    Pending start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
-        check_blocks("reduce_scatter", "output", output, input, size(), device());
-        check_reducible("reduce_scatter", "input", input, op, device());
+    int do_start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
         const Exposed exposed(*this);
         const Tensor to = like(output_, output);
         host_->reduce_scatter(stage(input_, input), to, op);
         output.copy_from(to);
-        count(counts_.reduce_scatters, input);
-        return started(input, output);
+        return 0;
     }
 
-    Pending start_all_gather(const Tensor& input, const Tensor& output) override {
-        check_blocks("all_gather", "input", input, output, size(), device());
+    int do_start_all_gather(const Tensor& input, const Tensor& output) override {
         const Exposed exposed(*this);
         const Tensor to = like(output_, output);
         host_->all_gather(stage(input_, input), to);
         output.copy_from(to);
-        count(counts_.all_gathers, output);
-        return started(input, output);
+        return 0;
     }
 
-    void broadcast(const Tensor& tensor, int root) override {
-        check_block("broadcast", "tensor", tensor, device());
-        check_peer("broadcast", "root", root, *this);
+    void do_broadcast(const Tensor& tensor, int root) override {
         const Exposed exposed(*this);
         const Tensor staged = rank() == root ? stage(input_, tensor) : like(input_, tensor);
         host_->broadcast(staged, root);
         if (rank() != root) tensor.copy_from(staged);
-        count(counts_.broadcasts, tensor);
     }
 
-    void send(const Tensor& tensor, int destination) override {
-        check_block("send", "tensor", tensor, device());
+    void do_send(const Tensor& tensor, int destination) override {
         const Exposed exposed(*this);
         host_->send(stage(input_, tensor), destination);
     }
 
-    void receive(const Tensor& tensor, int source) override {
-        check_block("receive", "tensor", tensor, device());
+    void do_receive(const Tensor& tensor, int source) override {
         const Exposed exposed(*this);
         const Tensor staged = like(input_, tensor);
         host_->receive(staged, source);
         tensor.copy_from(staged);
     }
 
-    OnNode on_node() override { return host_->on_node(); }
-    void barrier() override { host_->barrier(); }
-    void set_timeout(double seconds) override { host_->set_timeout(seconds); }
-    std::unique_ptr<Communicator> split(int color) override {
-        return make_staged_communicator(host_->split(color));
+    OnNode do_on_node() override { return host_->on_node(); }
+    void do_barrier() override { host_->barrier(); }
+    std::unique_ptr<Communicator> do_split(int color, const std::string& name) override {
+        return make_staged_communicator(host_->split(color, name));
     }
-
-  protected:
-    void all_reduce_doubles(double* values, std::int64_t n, ReduceOp op) override {
-        for (std::int64_t i = 0; i < n; ++i) values[i] = host_->all_reduce_scalar(values[i], op);
-        counts_.all_reduces += n;
-        counts_.bytes += n * static_cast<std::int64_t>(sizeof(double));
+    void do_all_reduce_double(double& value, ReduceOp op) override {
+        value = host_->all_reduce_scalar(value, op);
     }
 
   private:
@@ -112,11 +99,6 @@ class StagedCommunicator final : public Communicator {
         StagedCommunicator& group_;
         Clock::time_point start_;
     };
-
-    void count(std::int64_t& operations, const Tensor& tensor) {
-        ++operations;
-        counts_.bytes += static_cast<std::int64_t>(tensor.bytes());
-    }
 
     using Buffers = std::map<DType, Tensor>;
     // Host memory of the tensor's shape and type, from a buffer that grows as needed.

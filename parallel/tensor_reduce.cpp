@@ -4,15 +4,17 @@
 
 namespace evenkeel {
 
-Pending start_sum_of_partial_products(const ProcessGrid& grid, const Tensor& tensor) {
-    return grid.tensor().start_all_reduce(tensor, ReduceOp::kSum);
+Pending start_sum_of_partial_products(const ProcessGrid& grid,
+                                      const Tensor& tensor,
+                                      CallSite site) {
+    return grid.tensor().start_all_reduce(tensor, ReduceOp::kSum, site);
 }
 
-void sum_partial_products(const ProcessGrid& grid, const Tensor& tensor) {
-    start_sum_of_partial_products(grid, tensor).wait();
+void sum_partial_products(const ProcessGrid& grid, const Tensor& tensor, CallSite site) {
+    start_sum_of_partial_products(grid, tensor, site).wait();
 }
 
-Tensor sum_of_shards(const ProcessGrid& grid, const Tensor& parts) {
+Tensor sum_of_shards(const ProcessGrid& grid, const Tensor& parts, CallSite site) {
     constexpr const char* kOp = "sum_of_shards";
     check_dtype(kOp, "parts", parts, DType::kFloat32);
     EVENKEEL_CHECK(parts.device() == Device::kCpu, kOp, "parts: got ", name_of(parts.device()),
@@ -22,7 +24,7 @@ Tensor sum_of_shards(const ProcessGrid& grid, const Tensor& parts) {
         Shape shape = parts.shape();
         shape[0] *= grid.tp_size();
         all = Tensor::uninitialized(shape, DType::kFloat32);
-        grid.tensor().all_gather(parts, all);
+        grid.tensor().all_gather(parts, all, site);
     }
     const Tensor sum =
         Tensor::zeros(Shape(parts.shape().begin() + 1, parts.shape().end()), DType::kFloat32);

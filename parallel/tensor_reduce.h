@@ -14,14 +14,20 @@ namespace evenkeel {
 
 // Sums the parts of a row-parallel product, or of an input gradient of a column-parallel one, over the
 // tensor-parallel group, in place.
-void sum_partial_products(const ProcessGrid& grid, const Tensor& tensor);
+void sum_partial_products(const ProcessGrid& grid,
+                          const Tensor& tensor,
+                          CallSite site = CallSite::current());
 // The same, while the caller goes on with something else until wait().
-Pending start_sum_of_partial_products(const ProcessGrid& grid, const Tensor& tensor);
+Pending start_sum_of_partial_products(const ProcessGrid& grid,
+                                      const Tensor& tensor,
+                                      CallSite site = CallSite::current());
 
 // The same of a product that has been formed by virtual shards (ParallelConfig::virtual_shards): parts
 // [local shards, ...], contiguous fp32 on the CPU. Returns their sum over all ranks' parts, in the order of the
 // shards: the same bits whichever rank has formed them.
-Tensor sum_of_shards(const ProcessGrid& grid, const Tensor& parts);
+Tensor sum_of_shards(const ProcessGrid& grid,
+                     const Tensor& parts,
+                     CallSite site = CallSite::current());
 
 // Completes gradients bucket by bucket: sums over TP (or over the replica group of num_kv_heads) what
 // GradientSum declares, then averages over DP, beside the backward pass that fills the other buckets.

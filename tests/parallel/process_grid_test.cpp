@@ -14,18 +14,20 @@ class FakeWorld final : public Communicator {
     explicit FakeWorld(int size) : size_(size) {}
     int rank() const override { return 0; }
     int size() const override { return size_; }
-    Pending start_all_reduce(const Tensor&, ReduceOp) override { return {}; }
-    Pending start_reduce_scatter(const Tensor&, const Tensor&, ReduceOp) override { return {}; }
-    Pending start_all_gather(const Tensor&, const Tensor&) override { return {}; }
-    void broadcast(const Tensor&, int) override {}
-    void send(const Tensor&, int) override {}
-    void receive(const Tensor&, int) override {}
-    void barrier() override {}
     void set_timeout(double) override {}
-    std::unique_ptr<Communicator> split(int) override { return make_single_communicator(); }
 
   protected:
-    void all_reduce_doubles(double*, std::int64_t, ReduceOp) override {}
+    int do_start_all_reduce(const Tensor&, ReduceOp) override { return 0; }
+    int do_start_reduce_scatter(const Tensor&, const Tensor&, ReduceOp) override { return 0; }
+    int do_start_all_gather(const Tensor&, const Tensor&) override { return 0; }
+    void do_broadcast(const Tensor&, int) override {}
+    void do_send(const Tensor&, int) override {}
+    void do_receive(const Tensor&, int) override {}
+    void do_barrier() override {}
+    void do_all_reduce_double(double&, ReduceOp) override {}
+    std::unique_ptr<Communicator> do_split(int, const std::string&) override {
+        return make_single_communicator();
+    }
 
   private:
     int size_;
