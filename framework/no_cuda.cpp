@@ -71,9 +71,10 @@ void gemm(const Tensor&, const Tensor&, const Tensor&, const GemmOptions&) {
 void adamw_step(const ParameterBuckets&, const AdamWScalars&, double, const Tensor&) {
     throw_not_built("adamw_step");
 }
-void add_squared_gradient_norm(const ParameterBuckets&, const Tensor&) {
-    throw_not_built("add_squared_gradient_norm");
+void chunk_sums_of_squares(const ParameterBuckets&, const Tensor&) {
+    throw_not_built("chunk_sums_of_squares");
 }
+void add_in_order(const Tensor&, const Tensor&) { throw_not_built("add_in_order"); }
 
 }  // namespace cuda
 }  // namespace evenkeel

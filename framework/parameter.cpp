@@ -1,5 +1,7 @@
 #include "framework/parameter.h"
 
+#include <algorithm>
+
 #include "framework/rng.h"
 
 namespace evenkeel {
@@ -50,8 +52,44 @@ Shape Parameter::local_shape() const {
     return shape;
 }
 
+FlatRange Parameter::held_by(int part) const {
+    const std::int64_t count = num_elements(local_shape());
+    if (!is_cut()) return {0, count};
+    const auto cut = [&](std::int64_t index) {
+        return std::clamp<std::int64_t>(index * state_cut.part_elements - state_cut.offset, 0,
+                                        count);
+    };
+    return {cut(part), cut(part + 1)};
+}
+
+namespace {
+
+bool value_is_master(const Parameter& parameter) {
+    return parameter.dtype == DType::kFloat32 && !parameter.derived_value;
+}
+
+// The same elements of a contiguous tensor of local shape, in master's shape.
+Tensor held_part(const Parameter& parameter, const Tensor& whole) {
+    if (!parameter.is_cut()) return whole;
+    const FlatRange range = parameter.held();
+    return whole.view({whole.numel()}).slice(0, range.begin, range.end);
+}
+
+}  // namespace
+
+void Parameter::assign(const Tensor& weights) const {
+    check_shape("Parameter", name.c_str(), weights, local_shape());
+    value.copy_from(weights);
+    if (!value_is_master(*this)) put_held(weights, master);
+}
+
+void Parameter::put_held(const Tensor& whole, const Tensor& held) const {
+    if (held.numel() > 0) held.copy_from(held_part(*this, whole.contiguous()));
+}
+
 void Parameter::refresh_value() const {
-    if (value.raw() != master.raw()) value.copy_from(master);
+    if (value_is_master(*this) || master.numel() == 0) return;
+    held_part(*this, value).copy_from(master);
 }
 
 Parameter declare_parameter(const std::string& name,
@@ -90,13 +128,12 @@ void init_normal(const Parameter& parameter, double standard_deviation, std::uin
         const std::int64_t at = (i / run * global[dim] + begin) * inner + i % run;
         weight[i] = static_cast<float>(standard_deviation * rng.normal(at));
     }
-    parameter.master.copy_from(weights);
-    parameter.refresh_value();
+    parameter.assign(weights);
 }
 
 void init_constant(const Parameter& parameter, float value) {
-    parameter.master.fill(value);
-    parameter.refresh_value();
+    parameter.value.fill(value);
+    if (parameter.master.numel() > 0) parameter.master.fill(value);
 }
 
 }  // namespace evenkeel

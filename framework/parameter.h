@@ -48,6 +48,24 @@ enum class GradientSum {
     kReplicaGroup,    // sum over the ranks that hold the same piece
 };
 
+// Elements [begin, end) of a tensor in row-major order.
+struct FlatRange {
+    std::int64_t begin = 0, end = 0;
+
+    std::int64_t size() const { return end - begin; }
+    bool operator==(const FlatRange&) const = default;
+};
+
+// How master and moments of a parameter lie on the data-parallel ranks (ZeRO stage 1: Rajbhandari et al. 2020,
+// "ZeRO: memory optimizations toward training trillion parameter models", section 5.1). A bucket of parameters is
+// cut into equal runs, one a rank in the ranks' order, wherever parameters begin and end in it.
+struct StateCut {
+    int parts = 1;                   // data-parallel ranks; 1: every rank has all
+    int part = 0;                    // this rank's
+    std::int64_t part_elements = 0;  // of the bucket
+    std::int64_t offset = 0;         // of the parameter's first element in the bucket
+};
+
 struct Parameter {
     std::string name;  // "layers.3.attention.q_gain"
     Shape global_shape;
@@ -68,16 +86,33 @@ struct Parameter {
     // Lies directly behind the parameter before it in the list, as the next rows of one matrix that is
     // used whole (Tensor::joined).
     bool joins_previous = false;
+    // Every data-parallel rank has all of master and moments, also where those of others are cut: for what a rule
+    // reads or changes as a whole. Goes for those that are joined with it too.
+    bool whole_state = false;
 
-    // Memory, undefined until ParameterBuckets gives it.
+    // What ParameterBuckets gives.
+    StateCut state_cut;
+    // Memory, undefined until then.
     Tensor value;  // local shape, what forward and backward read: fp32 or bf16
-    // local shape, fp32: what the optimizer updates; value itself when that is fp32 and not derived
+    // fp32: what the optimizer updates; value's memory when that is fp32 and not derived. Local shape, or where
+    // is_cut() flat, [held().size()]: elements held() of the local shape; none where a rank's part of the bucket lies
+    // elsewhere. Only together do the data-parallel ranks have all of it.
     Tensor master;
     Tensor grad;                 // local shape, fp32: backward adds to it
-    Tensor exp_avg, exp_avg_sq;  // local shape, fp32: AdamW's moments
+    Tensor exp_avg, exp_avg_sq;  // fp32, of master's shape: AdamW's moments
 
     Shape local_shape() const;
-    // Rounds master into value; nothing to do when they share memory.
+    bool is_cut() const { return state_cut.parts > 1; }
+    // The local elements that data-parallel rank `part` has master and moments of. The ranks' ranges are in the ranks'
+    // order and cover every element once; with is_cut() false each is everything.
+    FlatRange held_by(int part) const;
+    FlatRange held() const { return held_by(state_cut.part); }
+    // Gives weights, fp32 of local shape on any device and the same on all data-parallel ranks, to master (what is
+    // held) and, rounded, to value (all of it).
+    void assign(const Tensor& weights) const;
+    // Copies what is held of a tensor of local shape to one of master's shape.
+    void put_held(const Tensor& whole, const Tensor& held) const;
+    // Rounds master into what value has of the same elements; nothing to do when they share memory.
     void refresh_value() const;
 };
 

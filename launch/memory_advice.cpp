@@ -49,9 +49,13 @@ std::string settings(const RunConfig& config, const RunConfig& before, int world
 MemoryPlan plan_memory(const RunConfig& config, int world_size) {
     const std::int64_t tensor_parallel = config.parallel.tensor_parallel;
     const auto data_parallel = static_cast<int>(world_size / tensor_parallel);
-    return plan_memory(config.model,
-                       {config.device, tensor_parallel, config.trainer.micro_batch_size,
-                        config.trainer.accumulation(data_parallel), config.trainer.seq_len});
+    return plan_memory(config.model, {.device = config.device,
+                                      .tensor_parallel = tensor_parallel,
+                                      .data_parallel = data_parallel,
+                                      .zero_stage = config.parallel.zero_stage,
+                                      .micro_batch_size = config.trainer.micro_batch_size,
+                                      .micro_batches = config.trainer.accumulation(data_parallel),
+                                      .seq_len = config.trainer.seq_len});
 }
 
 std::string what_fits(const RunConfig& config, int world_size, std::size_t available) {

@@ -48,6 +48,8 @@ void check_ranks(const ParallelConfig& parallel, int world_size) {
         EVENKEEL_CHECK_CODE(size <= std::int64_t{1} << 30, code, "config", "parallel.", name,
                             ": got ", size, ", want at most 2^30");
     }
+    EVENKEEL_CHECK_CODE(parallel.zero_stage == 0 || parallel.zero_stage == 1, code, "config",
+                        "parallel.zero_stage: got ", parallel.zero_stage, ", want 0 or 1");
     EVENKEEL_CHECK_CODE(parallel.timeout_seconds > 0.0, code, "config",
                         "parallel.timeout_seconds: got ", parallel.timeout_seconds,
                         ", want more than 0");

@@ -145,6 +145,19 @@ void train_model(RunConfig& config,
     write_run_report(config.trainer.run_dir);
 }
 
+// What cutting the optimizer's state saves each rank, or would.
+std::string zero_saving(RunConfig config, int ranks) {
+    const auto total = [&](std::int64_t stage) {
+        config.parallel.zero_stage = stage;
+        return plan_memory(config, ranks).total();
+    };
+    const bool on = config.parallel.zero_stage == 1;
+    const std::size_t cut = total(1), whole = total(0);
+    if (cut >= whole) return "";
+    return concat("parallel.zero_stage=1 ", on ? "saves " : "would save ", bytes_text(whole - cut),
+                  " of ", bytes_text(whole), "\n");
+}
+
 // For the ranks that the configuration asks for; one copy of the model where it leaves their number open.
 void print_plan(const RunConfig& config) {
     const ParallelConfig& parallel = config.parallel;
@@ -154,7 +167,7 @@ void print_plan(const RunConfig& config) {
     std::cout << grouped(parameter_count(config.model)) << " parameters on " << ranks
               << " rank(s), tensor parallel " << parallel.tensor_parallel
               << "; memory of each rank, " << name_of(config.device) << "\n"
-              << to_text(plan_memory(config, ranks)) << "\n";
+              << to_text(plan_memory(config, ranks)) << zero_saving(config, ranks) << "\n";
 }
 
 // This rank's part of what the ranks of a node have in common: the machine, or a GPU that several use.

@@ -76,7 +76,8 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
         output_->collect_parameters(parameters_);
     }
     make_rules();
-    buckets_ = ParameterBuckets(parameters_, grid.device());
+    buckets_ = ParameterBuckets(parameters_, grid.device(), ParameterBuckets::kElements,
+                                grid.state_ranks());
     reducer_ = std::make_unique<GradientReducer>(grid, buckets_, config.attention.num_kv_heads);
     // A residual stream that starts as small as the other weights lets the first updates turn its direction
     // round, which shows as a spike of the loss.
@@ -363,6 +364,7 @@ void LanguageModel::weights_given() {
 }
 
 void LanguageModel::finish_update() {
+    gather_values(grid_, buckets_);
     for (const auto& rule : rules_) rule->updated(step_max_logit_);
     if (step_max_logit_.defined()) step_max_logit_.fill(-INFINITY);
 }

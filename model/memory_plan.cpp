@@ -21,6 +21,7 @@ struct Sizes {
     std::size_t norms;                   // n, of the residual stream in a layer
     std::size_t norm_elements;           // of one of those
     std::size_t statistics;              // m, of a row of one
+    std::size_t parts;                   // Q, or 1 where nothing is cut
     bool ngpt;
 
     Sizes(const ModelConfig& config, const StepShape& shape) {
@@ -37,6 +38,7 @@ struct Sizes {
         norms = size(stream_norms(config.architecture));
         norm_elements = (config.norm.bias ? 2 : 1) * C;
         statistics = config.norm.kind == NormConfig::Kind::kLayerNorm ? 2 : 1;
+        parts = size(shape.zero_stage == 1 ? shape.data_parallel : 1);
         ngpt = config.architecture == Architecture::kNgpt;
     }
 };
@@ -69,6 +71,29 @@ std::size_t bias_elements(const ModelConfig& config, const Sizes& s) {
     return biases;
 }
 
+// Of one layer: those of matrices that rules change as a whole.
+std::size_t whole_matrix_elements(const ModelConfig& config,
+                                  const AttentionConfig& a,
+                                  const Sizes& s,
+                                  std::size_t all) {
+    if (s.ngpt || config.sigma_reparam) return all;
+    const bool has_gains =
+        a.qk_norm.kind != QkNormConfig::Kind::kNone && a.qk_norm.gain != QkNormConfig::Gain::kNone;
+    return a.qk_clip_threshold > 0.0 && !has_gains ? (s.heads + 2 * s.kv_heads) * s.D * s.C : 0;
+}
+
+// The same of gains, and of biases.
+std::size_t whole_gain_elements(const AttentionConfig& a, const Sizes& s) {
+    AttentionConfig no_sink = a;
+    no_sink.sink = AttentionConfig::Sink::kNone;
+    const std::size_t gains = head_gain_elements(no_sink, s);
+    const bool held = a.qk_norm.gain_bound > 0.0 || a.qk_norm.gain_pull > 0.0;
+    if (a.qk_clip_threshold > 0.0 && gains == 0 && a.qkv_bias) {
+        return (s.heads + 2 * s.kv_heads) * s.D;
+    }
+    return held || a.qk_clip_threshold > 0.0 ? gains : 0;
+}
+
 // Bytes that the norm of q and k keeps of a layer for backward, beside q and k: the statistic of each row, and
 // gains that are not the parameters themselves.
 std::size_t saved_norm(const AttentionConfig& a, const Sizes& s) {
@@ -92,15 +117,24 @@ void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan
         s.ngpt ? 2 * s.L * s.C : (s.norms * s.L + 1) * s.norm_elements;  // or rates
     const std::size_t scales = s.ngpt ? s.L * s.inner * s.F + s.V : 0;
     std::size_t gains = norms + scales + s.L * bias_elements(config, s);
+    std::size_t whole_matrices = s.ngpt ? matrices - s.L * layer : 0, whole_gains = scales;
     for (std::int64_t i = 0; i < config.num_layers; ++i) {
-        gains += head_gain_elements(config.layer_attention(i), s);
+        const AttentionConfig attention = config.layer_attention(i);
+        gains += head_gain_elements(attention, s);
+        whole_matrices += whole_matrix_elements(config, attention, s, layer);
+        whole_gains += whole_gain_elements(attention, s);
     }
     plan.values = s.e == 2 ? 2 * matrices : 4 * scales * s.C;
     // What rules add (gain_hold.h).
     const bool pulls = config.attention.qk_norm.gain_pull > 0.0;
     const std::size_t starts = pulls ? s.L * (s.heads + s.kv_heads) * s.D : 0;
-    plan.masters = plan.gradients = 4 * (matrices + gains + starts);
-    plan.moments = 8 * (matrices + gains + starts);
+    const auto held = [&](std::size_t all, std::size_t whole) {
+        return whole + (all - whole) / s.parts;
+    };
+    const std::size_t own_masters = s.e == 2 ? held(matrices, whole_matrices) : matrices;
+    plan.masters = 4 * (own_masters + gains + starts);
+    plan.gradients = 4 * (matrices + gains + starts);
+    plan.moments = 8 * (held(matrices, whole_matrices) + held(gains, whole_gains) + starts);
 }
 
 // sigma_reparam.h: values of their own in fp32 too, three small parameters a matrix (at multiples of
@@ -185,6 +219,12 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     if (!on_gpu && shape.tensor_parallel > 1) {
         const auto P = static_cast<std::size_t>(shape.tensor_parallel);
         plan.communication = std::min(kLongestMessage, s.e * s.N * s.C) / P * (P - 1);
+    }
+    if (!on_gpu && shape.data_parallel > 1) {
+        constexpr auto kBucket = static_cast<std::size_t>(4 * ParameterBuckets::kElements);
+        const auto Q = static_cast<std::size_t>(shape.data_parallel);
+        const std::size_t bucket = std::min(kBucket, plan.gradients);
+        plan.communication += std::min(kLongestMessage, bucket) / Q * (Q - 1);
     }
     if (on_gpu) plan.workspace = kWorkspace;
     return plan;

@@ -19,6 +19,8 @@ namespace evenkeel {
 struct StepShape {
     Device device = Device::kCpu;
     std::int64_t tensor_parallel = 1;
+    std::int64_t data_parallel = 1;
+    std::int64_t zero_stage = 0;        // ParallelConfig::zero_stage
     std::int64_t micro_batch_size = 1;  // B
     std::int64_t micro_batches = 1;     // of a step
     std::int64_t seq_len = 256;         // T
@@ -31,10 +33,14 @@ struct MemoryPlan {
     // those of the gains of q and k, (Hl + Kl) D where each head has its own, and Hl of learned sinks.
     // sigma_reparam.h adds small parameters, tables, and fp32 values; nGPT has 2 L C rates instead of the norms'
     // gains, L g F/P + V/P scales, and fp32 values of the matrices with these.
+    // With zero_stage 1 over Q > 1 data-parallel ranks a rank has the masters of bf16 values and the moments of a Qth,
+    // but of all Mw matrix and Gw gain elements that rules change as a whole (Parameter::whole_state): everything but
+    // norms and q and k gains in nGPT, the matrices of the layers with sigma_reparam, wq, wk and wv, or q and k gains
+    // where there are any, with qk_clip_threshold, those gains where they are held.
     std::size_t values = 0;     // bf16 only: 2 M; fp32 values are their own masters
-    std::size_t masters = 0;    // 4 (M + G)
+    std::size_t masters = 0;    // 4 (M + G); cut, of bf16: 4 (Mw + (M - Mw)/Q + G)
     std::size_t gradients = 0;  // 4 (M + G)
-    std::size_t moments = 0;    // 8 (M + G)
+    std::size_t moments = 0;    // 8 (M + G); cut: 8 (Mw + Gw + (M - Mw + G - Gw)/Q)
     std::size_t tables = 0;  // rotation of each layer 4 T D, telemetry, token ids, singular vectors
 
     // Of one layer between forward and backward:

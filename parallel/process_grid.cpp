@@ -20,6 +20,9 @@ void ParallelConfig::visit_fields(ConfigVisitor& v) {
     v.choice("communication", communication, kCommunicationNames,
              "between GPUs: nccl, one GPU a rank; staged through the memory of the CPU, for ranks "
              "that share a GPU");
+    v.field("zero_stage", zero_stage,
+            "1: master weights and moments of the optimizer are cut over the data-parallel ranks "
+            "(ZeRO); 0: every rank has all of them");
 }
 
 namespace {
@@ -41,6 +44,8 @@ void check_positive(const ParallelConfig& config) {
     EVENKEEL_CHECK_CODE(config.timeout_seconds > 0.0, ErrorCode::kConfig, kOp,
                         "parallel.timeout_seconds: got ", config.timeout_seconds,
                         ", want more than 0");
+    EVENKEEL_CHECK_CODE(config.zero_stage == 0 || config.zero_stage == 1, ErrorCode::kConfig, kOp,
+                        "parallel.zero_stage: got ", config.zero_stage, ", want 0 or 1");
 }
 
 // The data-parallel size, once both axes multiply to the number of ranks.
@@ -72,7 +77,8 @@ ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config, Devi
     : world_(world),
       device_(device),
       communication_(config.communication),
-      timeout_seconds_(config.timeout_seconds) {
+      timeout_seconds_(config.timeout_seconds),
+      zero_stage_(config.zero_stage) {
     checked_data_parallel(world.size(), config);
     world.set_timeout(config.timeout_seconds);
     if (device == Device::kCuda) gpu_ = assign_gpu(world, communication_);

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "framework/config.h"
+#include "framework/parameter_buckets.h"
 #include "parallel/communicator.h"
 #include "parallel/gpu_assignment.h"
 
@@ -17,6 +18,9 @@ struct ParallelConfig {
     std::int64_t data_parallel = 0;  // 0: all ranks there are, divided by tensor_parallel
     double timeout_seconds = 300.0;  // longest wait for other ranks
     Communication communication = Communication::kNccl;  // between GPUs
+    // 1: each data-parallel rank has master weights and moments of its part of each parameter bucket only
+    // (ParameterBuckets), and updates that; 0: all have all. Results have the same bits.
+    std::int64_t zero_stage = 0;
     // Row-parallel products in forward passes are formed of so many parts, summed in one order, so that results
     // in fp32 on the CPU have the same bits at every tensor-parallel size that divides it. Slower; no setting of
     // a run. 0: not.
@@ -42,6 +46,8 @@ class ProcessGrid {
     int tp_size() const { return tensor_->size(); }
     int dp_rank() const { return data_->rank(); }
     int dp_size() const { return data_->size(); }
+    // How the optimizer's state lies on the data-parallel ranks.
+    StateRanks state_ranks() const { return {dp_size(), dp_rank(), zero_stage_ == 1}; }
     // ParallelConfig::virtual_shards over tp_size(): the parts that this rank forms; 0: not asked for.
     std::int64_t local_shards() const { return local_shards_; }
     // The TP ranks that hold the same KV head when there are more ranks than KV heads; a group of one
@@ -55,6 +61,7 @@ class ProcessGrid {
     Device device_;
     Communication communication_;
     double timeout_seconds_;
+    std::int64_t zero_stage_;
     std::int64_t local_shards_ = 0;
     GpuAssignment gpu_;
     std::unique_ptr<Communicator> tensor_;

@@ -32,6 +32,29 @@ ParameterList parameters_in(const StateFile& file, const ParameterList& all) {
     return list;
 }
 
+// What the ranks of the data-parallel group hold of a tensor that is cut, as one of local shape on the CPU of rank 0;
+// undefined elsewhere. A tensor that is not cut is returned as it is; nothing is sent then.
+Tensor join_parts(Communicator& group, const Parameter& parameter, const Tensor& held) {
+    if (!parameter.is_cut()) return held;
+    if (group.rank() > 0) {
+        if (held.numel() > 0) group.send(held.to(Device::kCpu), 0);
+        return Tensor();
+    }
+    const Tensor local = Tensor::uninitialized(parameter.local_shape(), DType::kFloat32);
+    const Tensor flat = local.view({local.numel()});
+    for (int part = 0; part < group.size(); ++part) {
+        const FlatRange range = parameter.held_by(part);
+        if (range.size() == 0) continue;
+        const Tensor to = flat.slice(0, range.begin, range.end);
+        if (part == 0) {
+            to.copy_from(held);
+        } else {
+            group.receive(to, part);
+        }
+    }
+    return local;
+}
+
 // The global tensor on the CPU of rank 0 of the group, put together from the owners' pieces; undefined
 // elsewhere.
 Tensor gather(Communicator& group, const Parameter& parameter, const Tensor& on_device) {
@@ -77,8 +100,15 @@ void save_file(const ProcessGrid& grid,
     if (grid.dp_rank() == 0) {
         for (const Parameter* parameter : parameters) {
             for (const auto& [suffix, member] : file.tensors) {
-                const Tensor whole = gather(grid.tensor().host(), *parameter, parameter->*member);
+                const Tensor local = join_parts(grid.data().host(), *parameter, parameter->*member);
+                const Tensor whole = gather(grid.tensor().host(), *parameter, local);
                 if (writer) writer->write(parameter->name + suffix, whole);
+            }
+        }
+    } else {
+        for (const Parameter* parameter : parameters) {
+            for (const auto& [suffix, member] : file.tensors) {
+                join_parts(grid.data().host(), *parameter, parameter->*member);
             }
         }
     }
@@ -156,12 +186,17 @@ void load_source(const TensorSource& source, const ParameterList& all, const Sta
             const std::string name = parameter->name + suffix;
             if (!source.contains(name)) continue;  // check_source has allowed it
             const Tensor& tensor = parameter->*member;
-            const bool on_cpu = tensor.device() == Device::kCpu;
+            const bool direct = tensor.device() == Device::kCpu && !parameter->is_cut();
             const Tensor landing =
-                on_cpu ? tensor : Tensor::uninitialized(tensor.shape(), tensor.dtype());
+                direct ? tensor : Tensor::uninitialized(parameter->local_shape(), tensor.dtype());
             source.read_slice(name, whole ? 0 : sharding.dim, whole ? 0 : sharding.begin,
                               whole ? parameter->global_shape[0] : sharding.end, landing);
-            if (!on_cpu) tensor.copy_from(landing);
+            if (direct) continue;
+            if (member == &Parameter::master) {
+                parameter->assign(landing);
+            } else {
+                parameter->put_held(landing, tensor);
+            }
         }
     }
 }

@@ -79,7 +79,9 @@ void GradientReducer::start(std::size_t index) {
         if (!last) begin = bucket.begins[i + 1];
     }
     if (grid_.dp_size() == 1 || end == 0) return;
-    pending_.push_back(grid_.data().start_all_reduce(bucket.grad, ReduceOp::kMean));
+    pending_.push_back(bucket.is_cut ? grid_.data().start_reduce_scatter(
+                                           bucket.grad, bucket.part_grad, ReduceOp::kMean)
+                                     : grid_.data().start_all_reduce(bucket.grad, ReduceOp::kMean));
 }
 
 void GradientReducer::complete(const ParameterList& parameters) {
@@ -113,8 +115,25 @@ void squared_gradient_norm(const ProcessGrid& grid,
                            const ParameterBuckets& buckets,
                            const Tensor& total) {
     total.zero();
-    add_squared_gradient_norm(buckets, total);
+    if (buckets.is_cut()) {
+        const Tensor sums =
+            Tensor::uninitialized({buckets.num_chunks()}, DType::kFloat64, buckets.device());
+        chunk_sums_of_squares(buckets, sums);
+        grid.data().all_reduce(sums, ReduceOp::kSum);  // of zeros and one number each: exact
+        add_in_order(sums, total);
+    } else {
+        add_squared_gradient_norm(buckets, total);
+    }
     grid.tensor().all_reduce(total, ReduceOp::kSum);
+}
+
+void gather_values(const ProcessGrid& grid, const ParameterBuckets& buckets) {
+    std::vector<Pending> pending;
+    for (const ParameterBucket& bucket : buckets.list()) {
+        if (!bucket.is_cut) continue;
+        pending.push_back(grid.data().start_all_gather(bucket.part_value, bucket.value));
+    }
+    for (Pending& gather : pending) gather.wait();
 }
 
 }  // namespace evenkeel

@@ -30,8 +30,10 @@ Tensor sum_of_shards(const ProcessGrid& grid,
                      CallSite site = CallSite::current());
 
 // Completes gradients bucket by bucket: sums over TP (or over the replica group of num_kv_heads) what
-// GradientSum declares, then averages over DP, beside the backward pass that fills the other buckets.
-// Every rank of the grid calls the same functions in the same order.
+// GradientSum declares, then averages over DP, beside the backward pass that fills the other buckets. Of a bucket
+// that is cut a rank gets its own part, to the bit what it has of a bucket that is not (over NCCL for two ranks; for
+// more, sums have another order); the rest holds anything. Every rank of the grid calls the same functions in the
+// same order.
 class GradientReducer {
   public:
     // Both must outlive it.
@@ -65,9 +67,13 @@ void reduce_gradients(const ProcessGrid& grid,
 
 // Sets `total` [1] fp64, on the buckets' device, to the squared L2 norm over all parameters' gradients,
 // each element of each global tensor counted once (owners only), summed in double. The same bits on all
-// ranks. Collective.
+// ranks, and whether buckets are cut or not. Collective.
 void squared_gradient_norm(const ProcessGrid& grid,
                            const ParameterBuckets& buckets,
                            const Tensor& total);
+
+// Gives every rank the values of all of each bucket that is cut, after the ranks have updated their parts; nothing
+// to do for others. Collective.
+void gather_values(const ProcessGrid& grid, const ParameterBuckets& buckets);
 
 }  // namespace evenkeel

@@ -46,12 +46,12 @@ void update_block(const Block& block, const AdamWScalars& scalars, float grad_sc
     const ParameterBucket& bucket = *block.bucket;
     const std::int64_t count = block.end - block.begin;
     float* master = bucket.master.data<float>() + block.begin;
-    update_rows(count, bucket.grad.data<float>() + block.begin,
+    update_rows(count, bucket.part_grad.data<float>() + block.begin,
                 bucket.exp_avg.data<float>() + block.begin,
                 bucket.exp_avg_sq.data<float>() + block.begin, master, scalars, grad_scale,
                 block.decays ? scalars.decay : 0.0f);
-    if (bucket.value.dtype() == DType::kBFloat16) {
-        narrow(master, bucket.value.data<bfloat16>() + block.begin, count);
+    if (bucket.part_value.dtype() == DType::kBFloat16) {
+        narrow(master, bucket.part_value.data<bfloat16>() + block.begin, count);
     }
 }
 

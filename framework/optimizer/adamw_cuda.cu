@@ -129,15 +129,15 @@ void adamw_step(const ParameterBuckets& buckets,
                 const Tensor& numbers) {
     for (const ParameterBucket& bucket : buckets.list()) {
         if (bucket.chunks.empty()) continue;
-        for (const Tensor& tensor :
-             {bucket.grad, bucket.exp_avg, bucket.exp_avg_sq, bucket.master, bucket.value}) {
+        for (const Tensor& tensor : {bucket.part_grad, bucket.exp_avg, bucket.exp_avg_sq,
+                                     bucket.master, bucket.part_value}) {
             check_alignment(tensor);
         }
-        const bool has_value = bucket.value.dtype() == DType::kBFloat16;
+        const bool has_value = bucket.part_value.dtype() == DType::kBFloat16;
         const Arrays arrays{
-            bucket.grad.data<float>(), bucket.exp_avg.data<float>(),
+            bucket.part_grad.data<float>(), bucket.exp_avg.data<float>(),
             bucket.exp_avg_sq.data<float>(), bucket.master.data<float>(),
-            has_value ? reinterpret_cast<__nv_bfloat16*>(bucket.value.raw()) : nullptr};
+            has_value ? reinterpret_cast<__nv_bfloat16*>(bucket.part_value.raw()) : nullptr};
         const LaunchShape shape{grid_size(kOp, static_cast<std::int64_t>(bucket.chunks.size())),
                                 dim3(kThreads)};
         launch(kOp, has_value ? adamw_kernel<true> : adamw_kernel<false>, shape,

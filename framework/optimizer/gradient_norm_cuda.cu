@@ -9,7 +9,7 @@
 namespace evenkeel::cuda {
 namespace {
 
-constexpr const char* kOp = "add_squared_gradient_norm";
+constexpr const char* kOp = "chunk_sums_of_squares";
 constexpr int kThreads = 256, kWarp = 32;
 constexpr int kTotalThreads = 1024;
 constexpr int kVector = 4;  // elements
@@ -75,27 +75,22 @@ __global__ void __launch_bounds__(kTotalThreads)
 
 }  // namespace
 
-void add_squared_gradient_norm(const ParameterBuckets& buckets, const Tensor& total) {
-    std::int64_t count = 0;
-    for (const ParameterBucket& bucket : buckets.list()) {
-        count += static_cast<std::int64_t>(bucket.chunks.size());
-    }
-    if (count == 0) return;
-    const Tensor sums = Tensor::uninitialized({count}, DType::kFloat64, Device::kCuda);
-    double* next = sums.data<double>();
+void chunk_sums_of_squares(const ParameterBuckets& buckets, const Tensor& sums) {
     for (const ParameterBucket& bucket : buckets.list()) {
         const auto chunks = static_cast<std::int64_t>(bucket.chunks.size());
         if (chunks == 0) continue;
-        EVENKEEL_CHECK_CODE(reinterpret_cast<std::uintptr_t>(bucket.grad.raw()) % 16 == 0,
+        EVENKEEL_CHECK_CODE(reinterpret_cast<std::uintptr_t>(bucket.part_grad.raw()) % 16 == 0,
                             ErrorCode::kInternal, kOp, "a bucket is not aligned to 16 bytes");
         const LaunchShape shape{grid_size(kOp, chunks), dim3(kThreads)};
         launch(kOp, sum_of_squares_kernel, shape,
                reinterpret_cast<const ParameterChunk*>(bucket.device_chunks.raw()),
-               bucket.grad.data<float>(), next);
-        next += chunks;
+               bucket.part_grad.data<float>(), sums.data<double>() + bucket.first_chunk);
     }
-    launch(kOp, add_sums_kernel, {dim3(1), dim3(kTotalThreads)}, sums.data<double>(), count,
-           total.data<double>());
+}
+
+void add_in_order(const Tensor& sums, const Tensor& total) {
+    launch("add_in_order", add_sums_kernel, {dim3(1), dim3(kTotalThreads)}, sums.data<double>(),
+           sums.numel(), total.data<double>());
 }
 
 }  // namespace evenkeel::cuda

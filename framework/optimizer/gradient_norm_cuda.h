@@ -5,6 +5,7 @@
 
 namespace evenkeel::cuda {
 
-void add_squared_gradient_norm(const ParameterBuckets& buckets, const Tensor& total);
+void chunk_sums_of_squares(const ParameterBuckets& buckets, const Tensor& sums);
+void add_in_order(const Tensor& sums, const Tensor& total);
 
 }  // namespace evenkeel::cuda

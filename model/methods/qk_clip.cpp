@@ -39,6 +39,14 @@ class QkClip : public WeightRule {
         }
     }
 
+    void collect_parameters(ParameterList& list) override {
+        for (const Clipped& layer : layers_) {
+            for (const Parameter* parameter : layer.parameters) {
+                declaration_of(list, parameter).whole_state = true;
+            }
+        }
+    }
+
     bool needs_max_logit() const override { return true; }
 
     void updated(const Tensor& max_logit) override {

@@ -58,8 +58,7 @@ void copy(const Tensor& from, const Tensor& to) {
 
 void set_gain(const Parameter& parameter, const Tensor& gain) {
     check_shape(kOp, parameter.name.c_str(), gain, parameter.local_shape());
-    parameter.master.copy_from(gain);
-    parameter.refresh_value();
+    parameter.assign(gain);
 }
 
 }  // namespace

@@ -12,6 +12,7 @@ Parameter start_of(const Parameter& gain) {
     start.weight_decay = false;
     start.trained = false;
     start.optional = true;
+    start.whole_state = true;
     return start;
 }
 
@@ -45,6 +46,9 @@ GainHold::GainHold(const std::vector<AttentionConfig>& attention,
 
 void GainHold::collect_parameters(ParameterList& list) {
     for (const auto& layer : layers_) {
+        for (const Parameter* gain : {layer->q, layer->k}) {
+            declaration_of(list, gain).whole_state = true;
+        }
         if (!layer->pulls()) continue;
         list.push_back(&layer->q_start);
         list.push_back(&layer->k_start);

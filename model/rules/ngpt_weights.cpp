@@ -1,6 +1,5 @@
 #include "model/rules/ngpt_weights.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -34,15 +33,15 @@ void NgptWeights::add_scaled(const Parameter* weight, double factor, double firs
     matrix.scale = declare_parameter(weight->name + "_scale", {weight->global_shape[0]},
                                      weight->sharding, DType::kFloat32);
     matrix.scale.weight_decay = false;
+    matrix.scale.whole_state = true;
 }
 
 void NgptWeights::collect_parameters(ParameterList& list) {
     for (const auto& matrix : matrices_) {
-        const auto weight = std::find(list.begin(), list.end(), matrix->weight);
-        EVENKEEL_CHECK(weight != list.end(), "NgptWeights", matrix->weight->name,
-                       ": not among the model's parameters");
-        (*weight)->weight_decay = false;
-        (*weight)->derived_value = !matrix->scale.name.empty();
+        Parameter& weight = declaration_of(list, matrix->weight);
+        weight.weight_decay = false;
+        weight.derived_value = !matrix->scale.name.empty();
+        weight.whole_state = true;
     }
     for (const auto& matrix : matrices_) {
         if (!matrix->scale.name.empty()) list.push_back(&matrix->scale);

@@ -14,6 +14,7 @@ QkNormAnneal::QkNormAnneal(const ProcessGrid& grid, std::int64_t steps)
     updates_.weight_decay = false;
     updates_.trained = false;
     updates_.optional = true;
+    updates_.whole_state = true;
 }
 
 void QkNormAnneal::collect_parameters(ParameterList& list) { list.push_back(&updates_); }

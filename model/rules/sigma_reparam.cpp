@@ -1,6 +1,5 @@
 #include "model/rules/sigma_reparam.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -20,6 +19,7 @@ Parameter state_of(const Parameter& weight,
                    const Sharding& sharding) {
     Parameter parameter = declare_parameter(weight.name + suffix, shape, sharding, DType::kFloat32);
     parameter.weight_decay = false;
+    parameter.whole_state = true;
     return parameter;
 }
 
@@ -71,10 +71,8 @@ SigmaReparam::SigmaReparam(const ProcessGrid& grid,
 
 void SigmaReparam::collect_parameters(ParameterList& list) {
     for (const auto& matrix : matrices_) {
-        const auto weight = std::find(list.begin(), list.end(), matrix->weight);
-        EVENKEEL_CHECK(weight != list.end(), "SigmaReparam", matrix->weight->name,
-                       ": not among the model's parameters");
-        (*weight)->derived_value = true;
+        Parameter& weight = declaration_of(list, matrix->weight);
+        weight.derived_value = weight.whole_state = true;
     }
     for (const auto& matrix : matrices_) {
         for (Parameter* parameter : {&matrix->gamma, &matrix->sigma, &matrix->u}) {

@@ -4,6 +4,7 @@
 // L layers, H query heads, P tensor-parallel size.
 #pragma once
 
+#include <algorithm>
 #include <vector>
 
 #include "framework/parameter.h"
@@ -25,6 +26,14 @@ struct ModelWeights {
     std::vector<LayerWeights> layers;
 };
 
+// The list's entry of one of these weights, for what a rule has to say in its declaration.
+inline Parameter& declaration_of(const ParameterList& list, const Parameter* weight) {
+    const auto found = std::find(list.begin(), list.end(), weight);
+    EVENKEEL_CHECK(found != list.end(), "WeightRule", weight->name,
+                   ": not among the model's parameters");
+    return **found;
+}
+
 // All calls are collective over the model's ranks and wait for nothing on CUDA, but for those at the
 // start (initialized, loaded).
 class WeightRule {
@@ -32,7 +41,8 @@ class WeightRule {
     virtual ~WeightRule() = default;
 
     // Adds the rule's own parameters, if it has any, to the model's; may change what those of the model
-    // declare (weight_decay, derived_value). Called once, before parameters have memory.
+    // declare (weight_decay, derived_value, and whole_state where it touches master or gradient). Called once, before
+    // parameters have memory.
     virtual void collect_parameters(ParameterList&) {}
     // All weights have their first values.
     virtual void initialized() {}

@@ -81,6 +81,11 @@ void put_gains(const Tensor& gain, std::int64_t layer, const Tensor& table) {
     }
 }
 
+// What this rank has all of, closest to what the optimizer sees.
+const Tensor& whole_of(const Parameter& parameter) {
+    return parameter.is_cut() ? parameter.value : parameter.master;
+}
+
 // On the CPU; undefined without gains.
 Tensor gains_of(const Parameter* gain, const AttentionConfig& attention, std::int64_t heads) {
     if (gain == nullptr || !gain->value.defined()) return {};
@@ -106,8 +111,8 @@ std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
     const std::int64_t kv_heads = wk.local_shape()[0] / head_dim;
     const int replicas = wk.sharding.replicas;
 
-    Squares q_squares(count, heads, wq.master.device());
-    Squares k_squares(count, kv_heads, wk.master.device());
+    Squares q_squares(count, heads, wq.value.device());
+    Squares k_squares(count, kv_heads, wk.value.device());
     const Tensor q_gains = Tensor::full({3, count, heads}, kNone, DType::kFloat32);
     const Tensor k_gains = Tensor::full({3, count, kv_heads}, kNone, DType::kFloat32);
     const Tensor bounds = Tensor::uninitialized({1, count, heads}, DType::kFloat32);
@@ -115,8 +120,8 @@ std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
     for (std::int64_t layer = 0; layer < count; ++layer) {
         const LayerWeights& weights = layers[static_cast<std::size_t>(layer)];
         const AttentionConfig& config = attention[static_cast<std::size_t>(layer)];
-        q_squares.add(layer, weights.wq->master);
-        k_squares.add(layer, weights.wk->master);
+        q_squares.add(layer, whole_of(*weights.wq));
+        k_squares.add(layer, whole_of(*weights.wk));
         const Tensor q_gain = gains_of(weights.q_gain, config, heads);
         const Tensor k_gain = gains_of(weights.k_gain, config, kv_heads);
         if (q_gain.defined()) put_gains(q_gain, layer, q_gains);
@@ -148,8 +153,8 @@ std::vector<MetricTable> head_weight_tables(const ProcessGrid& grid,
     put({"wk_norm"}, k_squares.norms(), replicas);
     if (layers.front().wq_bias != nullptr) {
         for (std::int64_t layer = 0; layer < count; ++layer) {
-            q_squares.add(layer, layers[static_cast<std::size_t>(layer)].wq_bias->master);
-            k_squares.add(layer, layers[static_cast<std::size_t>(layer)].wk_bias->master);
+            q_squares.add(layer, whole_of(*layers[static_cast<std::size_t>(layer)].wq_bias));
+            k_squares.add(layer, whole_of(*layers[static_cast<std::size_t>(layer)].wk_bias));
         }
         put({"wq_bias_norm"}, q_squares.norms(), 1);
         put({"wk_bias_norm"}, k_squares.norms(), replicas);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "model/method.h"
 #include "tests/support/devices.h"
 #include "tests/support/measured_peak.h"
 #include "tests/support/ranks.h"
@@ -42,6 +43,61 @@ TEST(MemoryPlanOfRanks, CountsKeyValueHeadsThatRanksShare) {
 TEST(MemoryPlanOfRanks, PredictsThePeakOfEachGpuWithinFivePercent) {
     for (const Device device : testing::test_gpus()) {
         expect_planned(testing::planned_gpu_model(Activation::kSwiGlu), 2, device, 64);
+    }
+}
+
+// Over data-parallel ranks alone.
+void expect_planned_state(const ModelConfig& config, std::int64_t zero_stage, Device device) {
+    SCOPED_TRACE(concat("zero_stage ", zero_stage));
+    const std::int64_t ranks = testing::world().size();
+    const ProcessGrid grid(testing::world(),
+                           {.tensor_parallel = 1,
+                            .data_parallel = ranks,
+                            .communication = Communication::kStaged,
+                            .zero_stage = zero_stage},
+                           device);
+    const StepShape shape{.device = device,
+                          .data_parallel = ranks,
+                          .zero_stage = zero_stage,
+                          .micro_batch_size = 1,
+                          .seq_len = 16};  // so that parameters are most of it
+    const MemoryPlan plan = plan_memory(config, shape);
+    const auto predicted = static_cast<double>(plan.peak());
+    const auto measured = static_cast<double>(testing::measured_peak(grid, config, shape));
+    EXPECT_NEAR(predicted / measured, 1.0, 0.05)
+        << "predicted " << predicted << " bytes, measured " << measured << "\n"
+        << to_text(plan);
+    LanguageModel model(grid, config, 1);
+    std::size_t masters = 0, moments = 0;
+    for (const ParameterBucket& bucket : model.buckets().list()) {
+        moments += bucket.exp_avg.bytes() + bucket.exp_avg_sq.bytes();
+        const bool shared = bucket.master.raw() == bucket.part_value.raw();
+        masters += shared ? bucket.value.bytes() : bucket.master.bytes();
+    }
+    EXPECT_NEAR(static_cast<double>(plan.masters) / static_cast<double>(masters), 1.0, 0.01);
+    EXPECT_NEAR(static_cast<double>(plan.moments) / static_cast<double>(moments), 1.0, 0.01);
+}
+
+TEST(MemoryPlanOfRanks, KnowsWhatIsCutOverDataParallelRanks) {
+    std::vector<std::pair<std::string, ModelConfig>> models;
+    const auto add = [&](const char* name) -> ModelConfig& {
+        models.emplace_back(name, testing::planned_model());
+        return models.back().second;
+    };
+    add("bf16");
+    add("fp32").type = ComputeType::kFp32;
+    add("tied").tied_embeddings = true;
+    add("held gains").attention.qk_norm.gain_bound = 20.0;
+    apply_method("qk_clip", add("qk_clip"));
+    apply_method("sigma_reparam", add("sigma_reparam"));
+    apply_method("ngpt", add("ngpt"));
+    for (const auto& [name, config] : models) {
+        SCOPED_TRACE(name);
+        for (const std::int64_t stage : {0, 1}) expect_planned_state(config, stage, Device::kCpu);
+    }
+    for (const Device device : testing::test_gpus()) {
+        const ModelConfig config = testing::planned_gpu_model(Activation::kSwiGlu);
+        for (const std::int64_t stage : {0, 1}) expect_planned_state(config, stage, device);
     }
 }
 

@@ -4,12 +4,14 @@
 #include <vector>
 
 #include "framework/buffer.h"
+#include "framework/optimizer/adamw.h"
 #include "model/memory_plan.h"
 #include "tests/support/tiny_model.h"
 
 namespace evenkeel::testing {
 
-// The peak over the passes of two steps of a new model, beyond what was held before.
+// The peak over the passes of two steps of a new model, beyond what was held before. Over data-parallel ranks the steps
+// are whole, with sums of gradients and updates.
 inline std::size_t measured_peak(const ProcessGrid& grid,
                                  const ModelConfig& config,
                                  const StepShape& shape) {
@@ -23,7 +25,14 @@ inline std::size_t measured_peak(const ProcessGrid& grid,
             batches.push_back(random_batch(shape.micro_batch_size, shape.seq_len, config.vocab_size,
                                            static_cast<std::uint64_t>(i)));
         }
-        for (const Batch& batch : batches) model.forward_backward(batch, 1.0, false, loss);
+        if (shape.data_parallel == 1) {
+            for (const Batch& batch : batches) model.forward_backward(batch, 1.0, false, loss);
+        } else {
+            const Tensor numbers = Tensor::zeros({2}, DType::kFloat64, grid.device());
+            compute_gradients(model, batches, numbers);
+            adamw_step(model.buckets(), {}, 1e-3, 1.0, numbers, step + 1);
+            model.finish_update();
+        }
     }
     return Buffer::peak_bytes(grid.device()) - before;
 }
