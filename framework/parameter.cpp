@@ -6,6 +6,12 @@
 
 namespace evenkeel {
 
+PieceRange piece_range(std::int64_t extent, std::int64_t pieces, std::int64_t index) {
+    const std::int64_t least = extent / pieces, longer = extent % pieces;
+    const auto begin = [&](std::int64_t piece) { return least * piece + std::min(piece, longer); };
+    return {begin(index), begin(index + 1)};
+}
+
 Sharding Sharding::replicated(int rank, int size) {
     Sharding sharding;
     sharding.replicas = size;
@@ -17,11 +23,16 @@ Sharding Sharding::sharded(int dim, std::int64_t extent, std::int64_t unit, int 
     EVENKEEL_CHECK(extent % (unit * size) == 0, "Sharding", "extent: got ", extent,
                    ", want a multiple of ", unit * size, " (", size, " tensor-parallel ranks x ",
                    unit, ")");
+    return sharded_unevenly(dim, extent, rank, size);
+}
+
+Sharding Sharding::sharded_unevenly(int dim, std::int64_t extent, int rank, int size) {
+    const PieceRange piece = piece_range(extent, size, rank);
     Sharding sharding;
     sharding.kind = Kind::kSharded;
     sharding.dim = dim;
-    sharding.begin = extent / size * rank;
-    sharding.end = extent / size * (rank + 1);
+    sharding.begin = piece.begin;
+    sharding.end = piece.end;
     return sharding;
 }
 

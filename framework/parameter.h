@@ -11,6 +11,15 @@
 
 namespace evenkeel {
 
+// Elements begin .. end-1 of a dimension.
+struct PieceRange {
+    std::int64_t begin = 0, end = 0;
+    std::int64_t size() const { return end - begin; }
+};
+// Piece `index` of `pieces` of `extent` elements: as even as can be, the longer ones first, so that with fewer
+// elements than pieces the last ones are empty. Every cut of a dimension in this project is one of these.
+PieceRange piece_range(std::int64_t extent, std::int64_t pieces, std::int64_t index);
+
 // Which part of a global tensor a tensor-parallel rank holds. Ranks and sizes are those of the
 // tensor-parallel group.
 struct Sharding {
@@ -34,6 +43,8 @@ struct Sharding {
     // Even pieces of `extent`, in whole units of `unit` elements. Throws unless size * unit divides
     // extent.
     static Sharding sharded(int dim, std::int64_t extent, std::int64_t unit, int rank, int size);
+    // piece_range of `extent`, which need not be divisible: pieces may differ by one element, and be empty.
+    static Sharding sharded_unevenly(int dim, std::int64_t extent, int rank, int size);
     // `heads` blocks of `unit` elements along `dim`. heads >= size: size must divide heads; otherwise
     // heads must divide size and each head is replicated on size / heads successive ranks.
     static Sharding sharded_by_head(

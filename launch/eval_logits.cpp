@@ -15,7 +15,8 @@ namespace {
 // Of one sequence [1, T]: [T, V] on the CPU.
 Tensor whole_logits(const ProcessGrid& grid, LanguageModel& model, const Tensor& tokens) {
     const Tensor local = model.local_logits(tokens);  // [1, T, V/P]
-    return gather_vocabulary(grid, local.view({local.size(1), local.size(2)}));
+    return gather_vocabulary(grid, local.view({local.size(1), local.size(2)}),
+                             model.config().vocab_size);
 }
 
 // Under a name beside `path` first: a file of that name is whole.

@@ -69,7 +69,7 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     }
     if (!config.tied_embeddings) {
         const Sharding rows =
-            Sharding::sharded(0, config.vocab_size, 1, grid.tp_rank(), grid.tp_size());
+            Sharding::sharded_unevenly(0, config.vocab_size, grid.tp_rank(), grid.tp_size());
         output_ = std::make_unique<ColumnParallelLinear>(
             grid, std::vector<ColumnParallelLinear::Part>{{"output", config.vocab_size, rows}},
             config.width, type);
@@ -273,8 +273,9 @@ void LanguageModel::run_passes(
     Activations saved;
     const Tensor logits = forward(tokens, &saved, statistics_.get(), nullptr);
     CrossEntropySaved loss_saved;
-    cross_entropy_forward(grid_, logits, targets, loss_saved, loss_scale, loss);
-    cross_entropy_backward(grid_, logits, targets, loss_saved, loss_scale, logits);
+    cross_entropy_forward(grid_, logits, config_.vocab_size, targets, loss_saved, loss_scale, loss);
+    cross_entropy_backward(grid_, logits, config_.vocab_size, targets, loss_saved, loss_scale,
+                           logits);
     backward(tokens, logits, saved, last ? reducer_.get() : nullptr, nullptr);
     if (!last) return;
     reducer_->finish();
@@ -372,13 +373,13 @@ void LanguageModel::finish_update() {
 double LanguageModel::evaluate(const Batch& batch) {
     CrossEntropySaved unused;
     const Tensor logits = local_logits(batch.tokens);
-    return mean_cross_entropy(grid_, logits, on_device(batch.targets), unused);
+    return mean_cross_entropy(grid_, logits, config_.vocab_size, on_device(batch.targets), unused);
 }
 
 double LanguageModel::observe(const Batch& batch, const AttentionObserver& observer) {
     CrossEntropySaved unused;
     const Tensor logits = forward(on_device(batch.tokens), nullptr, nullptr, nullptr, &observer);
-    return mean_cross_entropy(grid_, logits, on_device(batch.targets), unused);
+    return mean_cross_entropy(grid_, logits, config_.vocab_size, on_device(batch.targets), unused);
 }
 
 std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) {
@@ -398,9 +399,9 @@ std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) 
         Activations saved;
         const Tensor logits = forward(tokens, &saved, nullptr, &probe);
         CrossEntropySaved loss_saved;
-        mean_cross_entropy(grid_, logits, targets, loss_saved);
+        mean_cross_entropy(grid_, logits, config_.vocab_size, targets, loss_saved);
         probe.check("loss (forward)", loss_saved.log_sum_exp);
-        cross_entropy_backward(grid_, logits, targets, loss_saved, 1.0, logits);
+        cross_entropy_backward(grid_, logits, config_.vocab_size, targets, loss_saved, 1.0, logits);
         probe.check("loss (backward)", logits);
         backward(tokens, logits, saved, nullptr, &probe);
         place = probe.first(grid_);

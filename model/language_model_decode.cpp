@@ -21,7 +21,7 @@ Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
     const Tensor last = x.slice(1, x.size(1) - 1, x.size(1)).contiguous();  // [B, 1, C]
     Tensor rstd;
     const Tensor local = project(normalize(last, rstd));  // [B, 1, V/P]
-    return gather_vocabulary(grid_, local.view({local.size(0), local.size(2)}));
+    return gather_vocabulary(grid_, local.view({local.size(0), local.size(2)}), config_.vocab_size);
 }
 
 }  // namespace evenkeel

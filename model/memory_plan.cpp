@@ -15,7 +15,7 @@ namespace {
 
 // Sizes as the formulas of the header name them, on this rank.
 struct Sizes {
-    std::size_t N, T, C, D, F, V, L, e;  // F and V over P
+    std::size_t N, T, C, D, F, V, L, e;  // F and V over P, V of the longest part
     std::size_t heads, kv_heads;         // Hl, Kl
     std::size_t inner;                   // g
     std::size_t norms;                   // n, of the residual stream in a layer
@@ -30,7 +30,8 @@ struct Sizes {
         const std::int64_t P = shape.tensor_parallel;
         N = size(shape.micro_batch_size * shape.seq_len), T = size(shape.seq_len);
         C = size(config.width), D = size(a.head_dim), L = size(config.num_layers);
-        F = size(config.feed_forward_width / P), V = size(config.vocab_size / P);
+        F = size(config.feed_forward_width / P),
+        V = size(piece_range(config.vocab_size, P, 0).size());
         heads = size(a.num_heads / P);
         kv_heads = size(std::max<std::int64_t>(a.num_kv_heads / P, 1));
         inner = is_gated(config.activation) ? 2 : 1;

@@ -199,7 +199,7 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
                             ", want a multiple of parallel.tensor_parallel (", tensor_parallel,
                             ")");
     };
-    divisible("vocab_size", vocab_size);
+    positive("vocab_size", vocab_size);
     positive("num_layers", num_layers);
     positive("width", width);
     divisible("feed_forward_width", feed_forward_width);

@@ -8,6 +8,7 @@
 // Bytes, N = 16384, W = 16032 (V = 128256 over P = 8), bf16, 525.3 MB: forward as much, floor A100
 // (2.04 TB/s) 258 us, H200 (4.8 TB/s) 109 us; backward twice that. About 6 instructions an element,
 // where an H200 can issue 12 in the time that its 2 bytes take.
+#include <algorithm>
 #include <cfloat>
 
 #include "framework/chunks_cuda.cuh"
@@ -266,8 +267,10 @@ void dispatch(const LogitRows& rows, const Tensor& out, F&& f) {
     };
     for_storage_type(rows.logits.dtype(), [&]<typename T>() {
         const std::int64_t chunks = (rows.width() + kChunk<T> - 1) / kChunk<T>;
-        const std::int64_t warps = (chunks + kWarp - 1) / kWarp;
-        const dim3 threads(static_cast<unsigned>(warps < kMostWarps ? warps : kMostWarps) * kWarp);
+        // One at least: a rank may have no part of the vocabulary.
+        const std::int64_t warps = std::max<std::int64_t>((chunks + kWarp - 1) / kWarp, 1);
+        const dim3 threads(static_cast<unsigned>(std::min<std::int64_t>(warps, kMostWarps)) *
+                           kWarp);
         if (whole(rows.logits) && whole(out)) {
             f.template operator()<T, Chunks::kWhole>(threads);
         } else {

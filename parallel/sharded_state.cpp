@@ -60,22 +60,26 @@ Tensor join_parts(Communicator& group, const Parameter& parameter, const Tensor&
 Tensor gather(Communicator& group, const Parameter& parameter, const Tensor& on_device) {
     const Sharding& sharding = parameter.sharding;
     if (group.rank() > 0) {
-        if (sharding.kind != Sharding::Kind::kReplicated && sharding.is_owner()) {
+        if (sharding.kind != Sharding::Kind::kReplicated && sharding.is_owner() &&
+            on_device.numel() > 0) {
             group.send(on_device.to(Device::kCpu), 0);
         }
         return Tensor();
     }
     const Tensor local = on_device.to(Device::kCpu);
     if (sharding.kind == Sharding::Kind::kReplicated) return local;
-    const std::int64_t extent = sharding.end - sharding.begin;
-    if (extent == parameter.global_shape[sharding.dim]) return local;
+    const std::int64_t extent = parameter.global_shape[sharding.dim];
+    if (local.size(sharding.dim) == extent) return local;
     const Tensor whole = Tensor::uninitialized(parameter.global_shape, DType::kFloat32);
-    whole.slice(sharding.dim, 0, extent).copy_from(local);
-    const Tensor piece = Tensor::uninitialized(local.shape(), DType::kFloat32);
-    for (int owner = sharding.replicas; owner < group.size(); owner += sharding.replicas) {
-        group.receive(piece, owner);
-        const std::int64_t begin = owner / sharding.replicas * extent;
-        whole.slice(sharding.dim, begin, begin + extent).copy_from(piece);
+    whole.slice(sharding.dim, sharding.begin, sharding.end).copy_from(local);
+    const int pieces = group.size() / sharding.replicas;
+    Shape shape = local.shape();
+    for (int index = 1; index < pieces; ++index) {
+        const PieceRange range = piece_range(extent, pieces, index);
+        shape[sharding.dim] = range.size();
+        const Tensor piece = Tensor::uninitialized(shape, DType::kFloat32);
+        if (piece.numel() > 0) group.receive(piece, index * sharding.replicas);
+        whole.slice(sharding.dim, range.begin, range.end).copy_from(piece);
     }
     return whole;
 }
@@ -186,6 +190,7 @@ void load_source(const TensorSource& source, const ParameterList& all, const Sta
             const std::string name = parameter->name + suffix;
             if (!source.contains(name)) continue;  // check_source has allowed it
             const Tensor& tensor = parameter->*member;
+            if (num_elements(parameter->local_shape()) == 0) continue;
             const bool direct = tensor.device() == Device::kCpu && !parameter->is_cut();
             const Tensor landing =
                 direct ? tensor : Tensor::uninitialized(parameter->local_shape(), tensor.dtype());

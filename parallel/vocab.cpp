@@ -55,6 +55,7 @@ void check_rows(const char* op, const char* name, const Tensor& rows, const Tens
 LogitRows checked_rows(const char* op,
                        const ProcessGrid& grid,
                        const Tensor& logits,
+                       std::int64_t vocab_size,
                        const Tensor& targets) {
     EVENKEEL_CHECK(logits.defined() && logits.rank() == 3, op, "logits: got ",
                    logits.defined() ? to_string(logits.shape()) : "no tensor",
@@ -63,11 +64,14 @@ LogitRows checked_rows(const char* op,
                    "logits: got ", name_of(logits.dtype()), ", want fp32 or bf16");
     const std::int64_t count = logits.size(0) * logits.size(1), width = logits.size(2);
     check_shape(op, "targets", targets, {logits.size(0), logits.size(1)});  // [B, T]
-    EVENKEEL_CHECK(width > 0, op, "logits: got an empty vocabulary");
+    const PieceRange part = piece_range(vocab_size, grid.tp_size(), grid.tp_rank());
+    EVENKEEL_CHECK(vocab_size > 0, op, "vocab_size: got ", vocab_size, ", want 1 or more");
+    EVENKEEL_CHECK(width == part.size(), op, "logits: got ", width, " of a vocabulary of ",
+                   vocab_size, ", want the ", part.size(), " of rank ", grid.tp_rank(), " of ",
+                   grid.tp_size());
     EVENKEEL_CHECK(count <= INT32_MAX, op, "logits: got ", count, " rows, want fewer than 2^31");
-    const std::int64_t vocab_size = width * grid.tp_size();
     check_ids(op, "targets", targets, logits.device(), vocab_size, -1);
-    return {logits.view({count, width}), targets.view({count}), width * grid.tp_rank(), vocab_size};
+    return {logits.view({count, width}), targets.view({count}), part.begin, vocab_size};
 }
 
 }  // namespace
@@ -122,10 +126,11 @@ VocabParallelEmbedding::VocabParallelEmbedding(const ProcessGrid& grid,
                                                std::int64_t width,
                                                DType type)
     : grid_(grid),
-      weight_(declare_parameter(name,
-                                {vocab_size, width},
-                                Sharding::sharded(0, vocab_size, 1, grid.tp_rank(), grid.tp_size()),
-                                type)) {}
+      weight_(declare_parameter(
+          name,
+          {vocab_size, width},
+          Sharding::sharded_unevenly(0, vocab_size, grid.tp_rank(), grid.tp_size()),
+          type)) {}
 
 Tensor VocabParallelEmbedding::forward(const Tensor& tokens) const {
     const MemoryScope scope(weight_.name, " (forward)");
@@ -156,13 +161,14 @@ void VocabParallelEmbedding::collect_parameters(ParameterList& list) { list.push
 
 void cross_entropy_forward(const ProcessGrid& grid,
                            const Tensor& logits,
+                           std::int64_t vocab_size,
                            const Tensor& targets,
                            CrossEntropySaved& saved,
                            double weight,
                            const Tensor& loss) {
     constexpr const char* kOp = "cross_entropy_forward";
     const MemoryScope scope("loss");
-    const LogitRows rows = checked_rows(kOp, grid, logits, targets);
+    const LogitRows rows = checked_rows(kOp, grid, logits, vocab_size, targets);
     const Device device = logits.device();
     check_shape(kOp, "loss", loss, {1});
     check_dtype(kOp, "loss", loss, DType::kFloat64);
@@ -199,21 +205,23 @@ void cross_entropy_forward(const ProcessGrid& grid,
 
 double mean_cross_entropy(const ProcessGrid& grid,
                           const Tensor& logits,
+                          std::int64_t vocab_size,
                           const Tensor& targets,
                           CrossEntropySaved& saved) {
     const Tensor loss = Tensor::zeros({1}, DType::kFloat64, logits.device());
-    cross_entropy_forward(grid, logits, targets, saved, 1.0, loss);
+    cross_entropy_forward(grid, logits, vocab_size, targets, saved, 1.0, loss);
     return *loss.to(Device::kCpu).data<double>();
 }
 
 void cross_entropy_backward(const ProcessGrid& grid,
                             const Tensor& logits,
+                            std::int64_t vocab_size,
                             const Tensor& targets,
                             const CrossEntropySaved& saved,
                             double loss_scale,
                             const Tensor& dlogits) {
     constexpr const char* kOp = "cross_entropy_backward";
-    const LogitRows rows = checked_rows(kOp, grid, logits, targets);
+    const LogitRows rows = checked_rows(kOp, grid, logits, vocab_size, targets);
     check_shape(kOp, "dlogits", dlogits, logits.shape());
     check_dtype(kOp, "dlogits", dlogits, logits.dtype());
     check_shape(kOp, "log_sum_exp", saved.log_sum_exp, targets.shape());
@@ -234,16 +242,27 @@ void cross_entropy_backward(const ProcessGrid& grid,
     }
 }
 
-Tensor gather_vocabulary(const ProcessGrid& grid, const Tensor& logits) {
-    const std::int64_t ranks = grid.tp_size(), rows = logits.size(0), columns = logits.size(1);
-    const Tensor parts =
-        Tensor::uninitialized({ranks, rows, columns}, DType::kFloat32, grid.device());
-    grid.tensor().all_gather(logits.to(DType::kFloat32).contiguous(), parts);
+Tensor gather_vocabulary(const ProcessGrid& grid, const Tensor& logits, std::int64_t vocab_size) {
+    const std::int64_t ranks = grid.tp_size(), rows = logits.size(0);
+    const std::int64_t columns = piece_range(vocab_size, ranks, grid.tp_rank()).size();
+    check_shape("gather_vocabulary", "logits", logits, {rows, columns});
+    // A message is as long as the longest part; what lies behind a shorter one is not looked at.
+    const std::int64_t most = piece_range(vocab_size, ranks, 0).size();
+    Tensor own = logits.to(DType::kFloat32).contiguous();
+    if (columns < most) {
+        const Tensor part = own;
+        own = Tensor::zeros({rows, most}, DType::kFloat32, grid.device());
+        own.slice(1, 0, columns).copy_from(part);
+    }
+    const Tensor parts = Tensor::uninitialized({ranks, rows, most}, DType::kFloat32, grid.device());
+    grid.tensor().all_gather(own, parts);
     const Tensor gathered = parts.to(Device::kCpu);
-    const Tensor whole = Tensor::uninitialized({rows, ranks * columns}, DType::kFloat32);
+    const Tensor whole = Tensor::uninitialized({rows, vocab_size}, DType::kFloat32);
     for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        whole.slice(1, rank * columns, (rank + 1) * columns)
-            .copy_from(gathered.slice(0, rank, rank + 1).view({rows, columns}));
+        const PieceRange of_rank = piece_range(vocab_size, ranks, rank);
+        whole.slice(1, of_rank.begin, of_rank.end)
+            .copy_from(
+                gathered.slice(0, rank, rank + 1).view({rows, most}).slice(1, 0, of_rank.size()));
     }
     return whole;
 }

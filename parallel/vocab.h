@@ -1,5 +1,6 @@
-// Vocabulary-parallel embedding and cross-entropy: each rank holds V/P rows of the embedding or of the
-// output projection, and the full logits are not gathered in training.
+// Vocabulary-parallel embedding and cross-entropy: each rank holds its part of the rows of the embedding or of the
+// output projection, and the full logits are not gathered in training. V need not be a multiple of P: parts are
+// those of piece_range, V/P below stands for a rank's own, which may be empty.
 //
 // B batch, T positions, C width, V vocabulary, P tensor-parallel size.
 #pragma once
@@ -21,7 +22,6 @@ void check_tokens(const char* op,
 
 class VocabParallelEmbedding {
   public:
-    // vocab_size must be a multiple of P.
     VocabParallelEmbedding(const ProcessGrid& grid,
                            const std::string& name,
                            std::int64_t vocab_size,
@@ -44,7 +44,7 @@ class VocabParallelEmbedding {
 
 // Logits of the whole vocabulary, for those who want them: this rank's part [N, V/P], on the grid's device, becomes
 // [N, V] fp32 on the CPU, the same bits on all TP ranks. Collective over TP; the host waits.
-Tensor gather_vocabulary(const ProcessGrid& grid, const Tensor& logits);
+Tensor gather_vocabulary(const ProcessGrid& grid, const Tensor& logits, std::int64_t vocab_size);
 
 // What cross_entropy_backward needs of the forward pass.
 struct CrossEntropySaved {
@@ -60,6 +60,7 @@ struct CrossEntropySaved {
 // usual one, of z - max z.
 void cross_entropy_forward(const ProcessGrid& grid,
                            const Tensor& logits,
+                           std::int64_t vocab_size,
                            const Tensor& targets,
                            CrossEntropySaved& saved,
                            double weight,
@@ -67,12 +68,14 @@ void cross_entropy_forward(const ProcessGrid& grid,
 // The mean itself, for the host, which waits for it.
 double mean_cross_entropy(const ProcessGrid& grid,
                           const Tensor& logits,
+                          std::int64_t vocab_size,
                           const Tensor& targets,
                           CrossEntropySaved& saved);
 // dlogits = (softmax - onehot) * loss_scale / number of counted tokens, over this rank's logits, in
 // the logits' type; may alias logits.
 void cross_entropy_backward(const ProcessGrid& grid,
                             const Tensor& logits,
+                            std::int64_t vocab_size,
                             const Tensor& targets,
                             const CrossEntropySaved& saved,
                             double loss_scale,

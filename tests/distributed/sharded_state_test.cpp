@@ -35,6 +35,9 @@ struct Model {
         add("layers.0.k_columns", {5, 8}, Sharding::sharded_by_head(1, 2, 4, rank, size));
         add("norm.weight", {24}, Sharding::replicated(rank, size));
         add("scale", {1}, Sharding::replicated(rank, size));
+        // What the ranks do not divide, and fewer rows than ranks.
+        add("output", {19, 6}, Sharding::sharded_unevenly(0, 19, rank, size));
+        add("scarce", {3, 6}, Sharding::sharded_unevenly(0, 3, rank, size));
     }
     ParameterList list() {
         ParameterList pointers;

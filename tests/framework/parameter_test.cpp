@@ -37,6 +37,28 @@ TEST(ShardingTest, EvenPiecesCoverTheDimension) {
     EXPECT_THROW(Sharding::sharded(0, 25, 1, 0, 4), Error);
 }
 
+TEST(ShardingTest, UnevenPiecesCoverTheDimensionAndDifferByOne) {
+    EXPECT_EQ(piece_range(257, 4, 0).size(), 65);
+    EXPECT_EQ(piece_range(257, 4, 1).begin, 65);
+    EXPECT_EQ(piece_range(257, 4, 3).size(), 64);
+    for (std::int64_t extent : {0, 1, 3, 24, 250, 257}) {
+        for (int size : {1, 2, 3, 4, 7}) {
+            std::int64_t end = 0;
+            for (int rank = 0; rank < size; ++rank) {
+                const Sharding sharding = Sharding::sharded_unevenly(0, extent, rank, size);
+                EXPECT_EQ(sharding.kind, Sharding::Kind::kSharded);
+                EXPECT_EQ(sharding.begin, end) << extent << " over " << size << ", " << rank;
+                end = sharding.end;
+                const std::int64_t count = sharding.end - sharding.begin, least = extent / size;
+                EXPECT_TRUE(count == least || count == least + 1) << count;
+                EXPECT_LE(count, piece_range(extent, size, 0).size());
+                EXPECT_TRUE(sharding.is_owner());
+            }
+            EXPECT_EQ(end, extent);
+        }
+    }
+}
+
 TEST(ShardingTest, HeadsAreCutWholeOrReplicated) {
     const Sharding cut = Sharding::sharded_by_head(0, 8, 16, 1, 4);
     EXPECT_EQ(cut.kind, Sharding::Kind::kSharded);

@@ -23,15 +23,23 @@ TEST(ModelConfigTest, AcceptsTheTinyModelAtSizesThatDivide) {
     }
 }
 
+TEST(ModelConfigTest, AcceptsAnyVocabularyAtAnySize) {
+    ModelConfig config = testing::tiny_model();
+    for (std::int64_t vocab_size : {1, 33, 257}) {
+        config.vocab_size = vocab_size;
+        EXPECT_EQ(complaint(config, 4), "none") << vocab_size;
+    }
+}
+
 TEST(ModelConfigTest, NamesTheKeyToChange) {
     ModelConfig config = testing::tiny_model();
-    config.vocab_size = 33;
-    EXPECT_EQ(complaint(config, 2),
-              "[ModelConfig] model.vocab_size: got 33, want a multiple of parallel.tensor_parallel "
-              "(2)");
-    config = testing::tiny_model();
     config.feed_forward_width = 50;
-    EXPECT_NE(complaint(config, 4).find("model.feed_forward_width: got 50"), std::string::npos);
+    EXPECT_EQ(complaint(config, 4),
+              "[ModelConfig] model.feed_forward_width: got 50, want a multiple of "
+              "parallel.tensor_parallel (4)");
+    config = testing::tiny_model();
+    config.vocab_size = 0;
+    EXPECT_NE(complaint(config, 1).find("model.vocab_size: got 0, want 1"), std::string::npos);
     config = testing::tiny_model();
     config.num_layers = 0;
     EXPECT_NE(complaint(config, 1).find("model.num_layers: got 0, want 1"), std::string::npos);

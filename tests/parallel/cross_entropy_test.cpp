@@ -78,16 +78,16 @@ class CrossEntropyTest : public ::testing::TestWithParam<Device> {
         };
         const Tensor z = there(logits), ids = there(targets);
         CrossEntropySaved saved;
-        EXPECT_NEAR(mean_cross_entropy(grid_, z, ids, saved), want.loss,
+        EXPECT_NEAR(mean_cross_entropy(grid_, z, z.size(2), ids, saved), want.loss,
                     2e-6 * std::abs(want.loss) + 1e-6);
         EXPECT_TRUE(within_error_of_plain(saved.log_sum_exp,
                                           tensor_of(plain.log_sum_exp, saved.log_sum_exp),
                                           want.log_sum_exp, 2.0));
         const Tensor gradient = there(poisoned(logits.shape(), logits.dtype()));
-        cross_entropy_backward(grid_, z, ids, saved, kScale, gradient);
+        cross_entropy_backward(grid_, z, z.size(2), ids, saved, kScale, gradient);
         EXPECT_TRUE(
             within_error_of_plain(gradient, tensor_of(plain.gradient, logits), want.gradient, 3.0));
-        cross_entropy_backward(grid_, z, ids, saved, kScale, z);
+        cross_entropy_backward(grid_, z, z.size(2), ids, saved, kScale, z);
         EXPECT_TRUE(testing::same_bits(z, gradient)) << "in place";
     }
 
@@ -142,8 +142,9 @@ TEST_P(CrossEntropyTest, NotANumberAnywhereIsSeen) {
         const Tensor logits = gaussian({1, 3, 1001}, kBf16, 1);
         logits.slice(1, 1, 2).slice(2, at, at + 1).fill(NAN);
         CrossEntropySaved saved;
-        EXPECT_TRUE(std::isnan(mean_cross_entropy(
-            grid_, there(logits), there(Tensor::full({1, 3}, 2.0f, DType::kInt32)), saved)))
+        EXPECT_TRUE(
+            std::isnan(mean_cross_entropy(grid_, there(logits), logits.size(2),
+                                          there(Tensor::full({1, 3}, 2.0f, DType::kInt32)), saved)))
             << at;
         EXPECT_TRUE(std::isnan(to_doubles(saved.log_sum_exp)[1])) << at;
         EXPECT_FALSE(std::isnan(to_doubles(saved.log_sum_exp)[2])) << at;

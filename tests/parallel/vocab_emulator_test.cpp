@@ -36,8 +36,8 @@ class VocabEmulated : public ::testing::Test {
         const Tensor targets = tokens_of({shape[0], shape[1]}, shape[2]);
         const Tensor loss = there(Tensor::zeros({1}, DType::kFloat64));
         CrossEntropySaved saved;
-        cross_entropy_forward(grid_, logits, targets, saved, 1.0, loss);
-        cross_entropy_backward(grid_, logits, targets, saved, 1.0, logits);
+        cross_entropy_forward(grid_, logits, logits.size(2), targets, saved, 1.0, loss);
+        cross_entropy_backward(grid_, logits, logits.size(2), targets, saved, 1.0, logits);
         return {loss, saved.log_sum_exp, logits};
     }
 
