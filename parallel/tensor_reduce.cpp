@@ -127,13 +127,14 @@ void squared_gradient_norm(const ProcessGrid& grid,
     grid.tensor().all_reduce(total, ReduceOp::kSum);
 }
 
-void gather_values(const ProcessGrid& grid, const ParameterBuckets& buckets) {
+std::vector<Pending> start_gather_of_values(const ProcessGrid& grid,
+                                            const ParameterBuckets& buckets) {
     std::vector<Pending> pending;
     for (const ParameterBucket& bucket : buckets.list()) {
         if (!bucket.is_cut) continue;
         pending.push_back(grid.data().start_all_gather(bucket.part_value, bucket.value));
     }
-    for (Pending& gather : pending) gather.wait();
+    return pending;
 }
 
 }  // namespace evenkeel

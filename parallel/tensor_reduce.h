@@ -72,8 +72,10 @@ void squared_gradient_norm(const ProcessGrid& grid,
                            const ParameterBuckets& buckets,
                            const Tensor& total);
 
-// Gives every rank the values of all of each bucket that is cut, after the ranks have updated their parts; nothing
-// to do for others. Collective.
-void gather_values(const ProcessGrid& grid, const ParameterBuckets& buckets);
+// Gives every rank the values of all of each bucket that is cut, after the ranks have updated their parts, while the
+// caller goes on with something else until it has waited for all that is returned; nothing to do for others.
+// Collective.
+[[nodiscard]] std::vector<Pending> start_gather_of_values(const ProcessGrid& grid,
+                                                          const ParameterBuckets& buckets);
 
 }  // namespace evenkeel

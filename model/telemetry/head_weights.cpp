@@ -82,8 +82,8 @@ void put_gains(const Tensor& gain, std::int64_t layer, const Tensor& table) {
 }
 
 // What this rank has all of, closest to what the optimizer sees.
-const Tensor& whole_of(const Parameter& parameter) {
-    return parameter.is_cut() ? parameter.value : parameter.master;
+Tensor whole_of(const Parameter& parameter) {
+    return parameter.is_cut() ? parameter.value.to(DType::kFloat32) : parameter.master;
 }
 
 // On the CPU; undefined without gains.

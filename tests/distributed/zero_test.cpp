@@ -116,6 +116,8 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
 TEST(ZeroTest, TwentyStepsHaveTheBitsOfThoseWithoutCuts) {
     for (const auto& [name, config] : variants()) {
         for (const GridShape& shape : cut_shapes()) {
+            const bool plain = name == "fp32" || name == "bf16";
+            if (!plain && shape.data != cut_shapes().back().data) continue;  // takes its time
             const ProcessGrid whole_grid = grid_of(shape, 0), grid = grid_of(shape, 1);
             SCOPED_TRACE(name + ", " + testing::name_of(grid));
             LanguageModel want(whole_grid, config, 1), got(grid, config, 1);
@@ -141,7 +143,11 @@ TEST(ZeroTest, SendsNoMoreThanWithoutCuts) {
             const ProcessGrid grid = grid_of(shape, stage);
             LanguageModel model(grid, config, 1);
             grid.data().counts() = {};
-            testing::train_steps(model, 0, 1);
+            const Batch batch = part_of(random_batch(shape.data, 17, 32, 1), model);
+            const Tensor numbers = Tensor::zeros({2}, DType::kFloat64);
+            compute_gradients(model, {&batch, 1}, numbers);
+            adamw_step(model.buckets(), {}, 1e-3, 1.0, numbers, 1);
+            model.finish_update();
             counts[stage] = grid.data().counts();
             for (const ParameterBucket& bucket : model.buckets().list()) {
                 if (stage == 0) elements += bucket.grad.numel();

@@ -360,6 +360,12 @@ TEST(CliTest, PlansMemoryWithoutRanksGpusOrText) {
               std::string::npos)
         << outcome.output;
     EXPECT_NE(outcome.output.find("\n  in all "), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("parallel.zero_stage=1 would save "), std::string::npos)
+        << outcome.output;
+    const Outcome cut =
+        run_evenkeel("train --plan --set parallel.zero_stage=1 --config " EVENKEEL_SOURCE_DIR
+                     "/configs/8b_8gpu.json");
+    EXPECT_NE(cut.output.find("parallel.zero_stage=1 saves "), std::string::npos) << cut.output;
     const Outcome bad =
         run_evenkeel("train --plan --set parallel.tensor_parallel=5 --config " EVENKEEL_SOURCE_DIR
                      "/configs/8b_8gpu.json");

@@ -138,6 +138,10 @@ TEST(RunConfigTest, RejectsWhatTheFirstStepWouldReject) {
     config = valid_config();
     config.parallel.timeout_seconds = 0.0;
     EXPECT_NE(complaint(config, 1).find("parallel.timeout_seconds"), std::string::npos);
+    config.parallel.timeout_seconds = 1.0;
+    config.parallel.zero_stage = 2;
+    EXPECT_NE(complaint(config, 1).find("parallel.zero_stage: got 2, want 0 or 1"),
+              std::string::npos);
 }
 
 TEST(RunConfigTest, RejectsSizesWhoseProductsOverflow) {

@@ -71,6 +71,18 @@ TEST(ProcessGridTest, SaysHowManyRanksToStart) {
         "use mpirun -np 6");
 }
 
+TEST(ProcessGridTest, KnowsTwoStagesOfZero) {
+    FakeWorld world(1);
+    for (const std::int64_t stage : {0, 1}) {
+        const ProcessGrid grid(world, {.zero_stage = stage});
+        EXPECT_EQ(grid.state_ranks().cut, stage == 1);
+        EXPECT_EQ(grid.state_ranks().size, 1);
+    }
+    for (const std::int64_t stage : {-1, 2, 3}) {
+        EXPECT_THROW(ProcessGrid(world, {.zero_stage = stage}), Error) << stage;
+    }
+}
+
 TEST(ProcessGridTest, RejectsSizesWhoseProductOverflows) {
     // The product is 1 modulo 2^64.
     EXPECT_NE(error_for(1, 7, 7905747460161236407).find("got 7905747460161236407"),
