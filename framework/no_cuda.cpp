@@ -68,7 +68,8 @@ void copy(const Tensor&, const Tensor&) { throw_not_built("Tensor::copy_from"); 
 void gemm(const Tensor&, const Tensor&, const Tensor&, const GemmOptions&) {
     throw_not_built("gemm");
 }
-void adamw_step(const ParameterBuckets&, const AdamWScalars&, double, const Tensor&) {
+void adamw_step(
+    const ParameterBuckets&, const AdamWScalars&, double, const UpdateLimits&, const Tensor&) {
     throw_not_built("adamw_step");
 }
 void chunk_sums_of_squares(const ParameterBuckets&, const Tensor&) {

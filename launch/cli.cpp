@@ -34,6 +34,7 @@ CLI::Validator not_negative() {
 // A command line, parsed.
 struct Choice {
     std::function<void(Communicator&)> run;
+    int status = 0;  // the program's, when that returns
 };
 
 void add_overrides(CLI::App& app, std::vector<std::string>& overrides) {
@@ -46,6 +47,11 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
     CLI::App& app = *program.add_subcommand("train", "Train a model from a configuration file");
     app.add_option("--config", command.config, "JSON configuration")->type_name("FILE");
     add_overrides(app, command.overrides);
+    app.add_option("--rewind", command.rewind,
+                   "Go on from the newest checkpoint of at most STEP steps; later ones are kept "
+                   "under other names")
+        ->type_name("STEP")
+        ->check(not_negative());
     app.add_flag("--plan", command.plan,
                  "Print what memory each rank will take and end; needs no ranks, GPUs or text");
     app.add_flag("--print-config-table", table, "Print every setting as a Markdown table and end");
@@ -56,18 +62,25 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
         "  evenkeel train --config configs/tiny.json --set trainer.steps=50 "
         "--set trainer.run_dir=runs/a\n"
         "  evenkeel train --config configs/tiny.json --set trainer.resume=true\n"
+        "  evenkeel train --config configs/tiny.json --rewind 1100 "
+        "--set trainer.skip_batches=1150-1350\n"
         "  mpirun -np 8 --bind-to none evenkeel train --config configs/8b_8gpu.json "
         "--set data.path=TEXT\n"
         "  evenkeel train --config configs/8b_8gpu.json --plan --set trainer.micro_batch_size=4\n\n"
         "The run directory (trainer.run_dir) gets config.json, metrics.jsonl, TensorBoard event "
         "files,\n"
-        "checkpoints/, summary.json and report.html.\n\n"
+        "checkpoints/, summary.json and report.html. SIGUSR1 or SIGTERM end the run after a "
+        "checkpoint, with\n"
+        "status 4; SIGUSR2 writes one and goes on: docs/long_runs.md.\n\n"
         "Training runs on the CPU, or with device=cuda on one GPU a rank: "
         "docs/training_on_gpus.md.");
     app.callback([&] {
         if (!table && command.config.empty()) throw CLI::RequiredError("--config");
         choice.run = [&](Communicator& world) {
-            if (!table) return run_train(command, world);
+            if (!table) {
+                choice.status = run_train(command, world);
+                return;
+            }
             if (world.rank() == 0) std::cout << config_table();
         };
     });
@@ -388,7 +401,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     program.set_version_flag("--version", EVENKEEL_VERSION);
     program.footer(
         "Each command has --help with examples. Exit status: 0 done, 1 failed, 2 bad usage or "
-        "configuration.");
+        "configuration, 4 training was ended by a signal after a checkpoint.");
 
     Choice choice;
     TrainCommand train;
@@ -440,7 +453,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     // What rank 0 does last, writing files, may fail. While other ranks are finalising MPI, Open MPI crashes
     // or hangs when one aborts, so they wait here.
     session.world().barrier();
-    return 0;
+    return choice.status;
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "framework/device.h"
+#include "launch/exit_status.h"
 #include "parallel/communicator.h"
 
 namespace evenkeel {
@@ -16,9 +17,11 @@ struct TrainCommand {
     std::string config;                  // --config FILE
     std::vector<std::string> overrides;  // --set path=value
     bool plan = false;                   // --plan: only print what memory each rank would take
+    std::optional<std::int64_t> rewind;  // --rewind STEP: go on from there, at most
 };
-// Trains (collective over world), then prints what was reached and writes the run's report.
-void run_train(const TrainCommand& command, Communicator& world);
+// Trains (collective over world), then prints what was reached and writes the run's report. Returns the exit
+// status: kExitStopped when a signal ended the run, after a checkpoint.
+int run_train(const TrainCommand& command, Communicator& world);
 
 struct EvalCommand {
     std::string run;  // a run directory, one of its checkpoints or a Hugging Face folder

@@ -97,6 +97,14 @@ void write_summary(const RunConfig& config,
     write_file_atomically(config.trainer.run_dir + "/summary.json", summary.dump(2) + "\n");
 }
 
+std::string how_to_go_on(const TrainResult& result, const TrainerConfig& trainer) {
+    const std::string by = concat("ended by ", result.stopped.name());
+    if (result.checkpoint.empty()) return by + " before the first step; start it again";
+    return concat(by, "; checkpoint  ", result.checkpoint,
+                  "; the same command with --set trainer.resume=true goes on",
+                  trainer.stop_at_step > 0 ? " (up to trainer.stop_at_step)" : "");
+}
+
 void write_run_report(const std::string& run) {
     if (find_vega().empty()) {
         log_warning(concat("no report: ", kVegaMissing));
@@ -105,10 +113,11 @@ void write_run_report(const std::string& run) {
     log_info("report      " + std::filesystem::absolute(write_report({run, "", ""})).string());
 }
 
-void train_model(RunConfig& config,
-                 const ProcessGrid& grid,
-                 const MemoryPlan& plan,
-                 const DeviceMemory& memory) {
+int train_model(RunConfig& config,
+                const std::optional<std::int64_t>& rewind,
+                const ProcessGrid& grid,
+                const MemoryPlan& plan,
+                const DeviceMemory& memory) {
     // Not the default stream: its work can't be recorded as a graph.
     std::optional<Stream> stream;
     std::optional<StreamScope> scope;
@@ -119,30 +128,37 @@ void train_model(RunConfig& config,
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
     model.set_graphs(graphs);
 
+    const StopSignals signals;
+    const RunControl control{[&] { return signals.request(); }, rewind};
     const auto after_step = [&](std::int64_t steps) {
         if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());
     };
     const TrainResult result =
         train(model, data, config.trainer, config.schedule, config.optimizer, to_json(config),
-              after_step, alarm_rules(config.alarms, config.model));
+              after_step, alarm_rules(config.alarms, config.model), control);
+    if (result.stopped.asks_to_end()) {
+        log_info(how_to_go_on(result, config.trainer));
+        return kExitStopped;
+    }
     log_info("checkpoint  " + result.checkpoint);
     const std::int64_t stop = config.trainer.stop_at_step;
     if (stop > 0 && stop < config.trainer.steps) {
         log_info(concat("stopped at step ", stop, " of ", config.trainer.steps,
                         "; go on with --set trainer.resume=true --set trainer.stop_at_step=0"));
-        return;
+        return 0;
     }
 
     if (result.steps == 0 && std::filesystem::exists(config.trainer.run_dir + "/summary.json")) {
         log_info("the run had reached its last step; nothing was left to train");
-        return;
+        return 0;
     }
 
     const std::string sample = generate(model, "", {.tokens = 300});
-    if (!model.is_main_rank()) return;
+    if (!model.is_main_rank()) return 0;
     print_outcome(result, data, sample);
     write_summary(config, grid, result, data, sample);
     write_run_report(config.trainer.run_dir);
+    return 0;
 }
 
 // What cutting the optimizer's state saves each rank, or would.
@@ -181,11 +197,11 @@ DeviceMemory share_of_memory(const RunConfig& config, Communicator& world) {
 
 }  // namespace
 
-void run_train(const TrainCommand& command, Communicator& world) {
+int run_train(const TrainCommand& command, Communicator& world) {
     RunConfig config = load_run_config(command.config, command.overrides);
     if (command.plan) {
         if (world.rank() == 0) print_plan(config);
-        return;
+        return 0;
     }
     config.validate(world.size());
     log_info(compact_text(config));
@@ -219,7 +235,7 @@ void run_train(const TrainCommand& command, Communicator& world) {
     check_memory(config, world.size(), memory);
     const MemoryPlan plan = plan_memory(config, world.size());
     try {
-        train_model(config, grid, plan, memory);
+        return train_model(config, command.rewind, grid, plan, memory);
     } catch (const OutOfMemory& error) {
         // Something else needs what the plan has left free: advise what takes less than the plan.
         const std::size_t less = std::min(memory.free, plan.total()) - 1;

@@ -63,6 +63,7 @@ class LanguageModel : public TrainableModel {
                           bool last,
                           const Tensor& loss) override;
     void finish_update() override;
+    void drop_update() override;
     double evaluate(const Batch& batch) override;
     // What a layer's attention does in a forward pass, this rank's heads.
     struct AttentionView {

@@ -26,13 +26,19 @@ void AdamWConfig::validate() const {
           "0 or more");
 }
 
+bool makes_update(double loss, double grad_norm, const UpdateLimits& limits) {
+    return std::isfinite(loss) && std::isfinite(grad_norm) && loss <= limits.loss &&
+           grad_norm <= limits.grad_norm;
+}
+
 void adamw_step(const ParameterBuckets& buckets,
                 const AdamWConfig& config,
                 double lr,
                 double clip_norm,
                 const Tensor& numbers,
                 std::int64_t step,
-                UpdateScope scope) {
+                UpdateScope scope,
+                const UpdateLimits& limits) {
     constexpr const char* kOp = "adamw_step";
     config.validate();
     EVENKEEL_CHECK(step >= 1, kOp, "step: got ", step, ", want 1 or more");
@@ -58,12 +64,12 @@ void adamw_step(const ParameterBuckets& buckets,
         case Device::kCpu: {
             const double loss = numbers.data<double>()[kLossIndex];
             const double norm = std::sqrt(numbers.data<double>()[kSquaredNormIndex]);
-            if (!std::isfinite(loss) || !std::isfinite(norm)) return;
+            if (!makes_update(loss, norm, limits)) return;
             const bool clip = clip_norm > 0.0 && norm > clip_norm;
             return cpu::adamw_step(buckets, s, static_cast<float>(clip ? clip_norm / norm : 1.0));
         }
         case Device::kCuda:
-            return cuda::adamw_step(buckets, s, clip_norm, numbers);
+            return cuda::adamw_step(buckets, s, clip_norm, limits, numbers);
     }
 }
 

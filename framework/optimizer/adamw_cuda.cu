@@ -33,10 +33,14 @@ struct alignas(8) BFloat16x4 {
     __nv_bfloat16 values[kVector];
 };
 
-// NaN: the step is left out.
-__device__ inline float grad_scale_of(double loss, double squared_norm, double clip_norm) {
+// NaN: the step is left out (makes_update).
+__device__ inline float grad_scale_of(double loss,
+                                      double squared_norm,
+                                      double clip_norm,
+                                      const UpdateLimits& limits) {
     const double norm = __dsqrt_rn(squared_norm);
-    if (!isfinite(loss) || !isfinite(norm)) return __int_as_float(0x7fffffff);
+    const bool finite = isfinite(loss) && isfinite(norm);
+    if (!finite || loss > limits.loss || norm > limits.grad_norm) return __int_as_float(0x7fffffff);
     const bool clip = clip_norm > 0.0 && norm > clip_norm;
     return clip ? __double2float_rn(__ddiv_rn(clip_norm, norm)) : 1.0f;
 }
@@ -86,12 +90,14 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const ParameterChunk* c
                                                          const Arrays arrays,
                                                          const AdamWScalars scalars,
                                                          double clip_norm,
+                                                         const UpdateLimits limits,
                                                          const double* numbers) {
     __shared__ float shared_scale;
     const ParameterChunk chunk = chunks[blockIdx.x];
     if ((chunk.flags & scalars.wanted) != scalars.wanted) return;
     if (threadIdx.x == 0) {
-        shared_scale = grad_scale_of(numbers[kLossIndex], numbers[kSquaredNormIndex], clip_norm);
+        shared_scale =
+            grad_scale_of(numbers[kLossIndex], numbers[kSquaredNormIndex], clip_norm, limits);
     }
     __syncthreads();
     const float grad_scale = shared_scale;
@@ -126,6 +132,7 @@ void check_alignment(const Tensor& tensor) {
 void adamw_step(const ParameterBuckets& buckets,
                 const AdamWScalars& scalars,
                 double clip_norm,
+                const UpdateLimits& limits,
                 const Tensor& numbers) {
     for (const ParameterBucket& bucket : buckets.list()) {
         if (bucket.chunks.empty()) continue;
@@ -142,7 +149,7 @@ void adamw_step(const ParameterBuckets& buckets,
                                 dim3(kThreads)};
         launch(kOp, has_value ? adamw_kernel<true> : adamw_kernel<false>, shape,
                reinterpret_cast<const ParameterChunk*>(bucket.device_chunks.raw()), arrays, scalars,
-               clip_norm, numbers.data<double>());
+               clip_norm, limits, numbers.data<double>());
     }
 }
 

@@ -1,6 +1,7 @@
 // What adamw.cpp asks of the CUDA code, in a build without it of no_cuda.cpp. Internal.
 #pragma once
 
+#include "framework/optimizer/adamw.h"
 #include "framework/optimizer/adamw_scalars.h"
 #include "framework/parameter_buckets.h"
 
@@ -10,6 +11,7 @@ namespace evenkeel::cuda {
 void adamw_step(const ParameterBuckets& buckets,
                 const AdamWScalars& scalars,
                 double clip_norm,
+                const UpdateLimits& limits,
                 const Tensor& numbers);
 
 }  // namespace evenkeel::cuda

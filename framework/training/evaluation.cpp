@@ -9,17 +9,29 @@ double evaluate(TrainableModel& model,
                 const Dataset& data,
                 std::int64_t sequences,
                 std::int64_t micro_batch_size) {
+    return *evaluate_unless(model, data, sequences, micro_batch_size, [] { return false; });
+}
+
+std::optional<double> evaluate_unless(TrainableModel& model,
+                                      const Dataset& data,
+                                      std::int64_t sequences,
+                                      std::int64_t micro_batch_size,
+                                      const std::function<bool()>& stop) {
     const std::int64_t available = data.validation_sequences();
     const std::int64_t count = sequences == 0 ? available : std::min(sequences, available);
     // A contiguous part for each data-parallel rank; parts may differ by one sequence.
     const std::int64_t ranks = model.data_parallel_size(), rank = model.data_parallel_rank();
-    const std::int64_t end = count * (rank + 1) / ranks;
+    const std::int64_t begin = count * rank / ranks, end = count * (rank + 1) / ranks;
+    const std::int64_t longest = (count + ranks - 1) / ranks;
     double sum = 0.0;
-    for (std::int64_t first = count * rank / ranks; first < end; first += micro_batch_size) {
+    for (std::int64_t done = 0; done < longest; done += micro_batch_size) {
+        if (stop()) return std::nullopt;
         std::vector<std::int64_t> batch;
-        for (std::int64_t i = first; i < std::min(end, first + micro_batch_size); ++i) {
+        for (std::int64_t i = begin + done; i < std::min(end, begin + done + micro_batch_size);
+             ++i) {
             batch.push_back(i * available / count);
         }
+        if (batch.empty()) continue;
         sum += static_cast<double>(batch.size()) * model.evaluate(data.validation_batch(batch));
     }
     return model.data_parallel_mean(sum) * static_cast<double>(ranks) / static_cast<double>(count);

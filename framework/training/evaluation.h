@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 
 #include "framework/data/dataset.h"
 #include "framework/training/trainable_model.h"
@@ -13,5 +15,13 @@ double evaluate(TrainableModel& model,
                 const Dataset& data,
                 std::int64_t sequences,
                 std::int64_t micro_batch_size);
+
+// The same, but ends early, with nothing, once `stop` says so. It is asked before each micro-batch, on all ranks
+// equally often, and says the same on all of them.
+std::optional<double> evaluate_unless(TrainableModel& model,
+                                      const Dataset& data,
+                                      std::int64_t sequences,
+                                      std::int64_t micro_batch_size,
+                                      const std::function<bool()>& stop);
 
 }  // namespace evenkeel

@@ -136,8 +136,16 @@ AlarmAction RunRecorder::record(const RunState& state,
     record.scalars.emplace_back("loss_spike_score", loss_spikes_.percent());
     record.scalars.emplace_back("grad_norm_spike_score", grad_norm_spikes_.percent());
     record.scalars.emplace_back("skipped", static_cast<double>(state.step - state.updates));
+    if (config_.skip_outliers_sigma > 0.0) {
+        record.scalars.emplace_back("outliers", static_cast<double>(state.recent.outliers));
+    }
+    if (!config_.skip_batches.empty()) {
+        record.scalars.emplace_back("batch",
+                                    static_cast<double>(state.sample / config_.batch_size));
+    }
     // What is not finite is trainer.non_finite's affair.
-    const AlarmAction action = outcome.skipped ? AlarmAction::kNone : check_alarms(record);
+    const AlarmAction action =
+        outcome.skip == StepOutcome::Skip::kNonFinite ? AlarmAction::kNone : check_alarms(record);
     if (metrics_ == nullptr) return action;
     metrics_->write(record);
     show_progress(record);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "framework/log.h"
+#include "framework/training/rewind.h"
 
 namespace evenkeel {
 namespace {
@@ -28,6 +29,7 @@ void resume_from(const std::string& checkpoint,
     state.updates = saved.updates;
     state.updates_before = saved.updates_before;
     state.sample = saved.sample;
+    state.recent = saved.recent;
     board.restore(saved.alarms);
     if (model.is_main_rank()) log_info(concat("resuming from ", checkpoint));
 }
@@ -61,6 +63,8 @@ std::string settings_json(const TrainerConfig& trainer,
         v.field("micro_batch_size", t.micro_batch_size, "");
         v.field("clip_norm", t.clip_norm, "");
         if (t.first_phase_steps > 0) v.field("first_phase_steps", t.first_phase_steps, "");
+        if (t.skip_outliers_sigma > 0.0) v.field("skip_outliers_sigma", t.skip_outliers_sigma, "");
+        if (!t.skip_batches.empty()) v.field("skip_batches", t.skip_batches, "");
         v.section("schedule", schedule, "");
         v.section("optimizer", optimizer, "");
     });
@@ -69,6 +73,7 @@ std::string settings_json(const TrainerConfig& trainer,
 void start_or_resume(TrainableModel& model,
                      const TrainerConfig& config,
                      const CheckpointStore& store,
+                     std::optional<std::int64_t> rewind_to,
                      RunState& state,
                      AlarmBoard& board) {
     const ParameterList& parameters = model.parameters();
@@ -78,11 +83,15 @@ void start_or_resume(TrainableModel& model,
     EVENKEEL_CHECK_CODE(config.first_phase_steps == 0 || has_first_phase, ErrorCode::kConfig,
                         "train", "trainer.first_phase_steps: got ", config.first_phase_steps,
                         ", want 0: the model has no gains of queries and keys to train alone");
+    if (rewind_to.has_value()) {
+        if (model.is_main_rank()) rewind_run(store, config.run_dir, *rewind_to);
+        model.barrier();
+    }
     const std::string checkpoint = store.latest();
     if (!checkpoint.empty()) {
-        EVENKEEL_CHECK_CODE(config.resume, ErrorCode::kConfig, "train", "trainer.run_dir: got ",
-                            config.run_dir, ", which holds checkpoints of an earlier run (",
-                            checkpoint,
+        EVENKEEL_CHECK_CODE(config.resume || rewind_to.has_value(), ErrorCode::kConfig, "train",
+                            "trainer.run_dir: got ", config.run_dir,
+                            ", which holds checkpoints of an earlier run (", checkpoint,
                             "), want an empty one; or set trainer.resume to continue that run");
         resume_from(checkpoint, model, state, board);
     } else if (!config.init_from.empty()) {

@@ -1,6 +1,8 @@
 // Where a run begins: at nothing, at another run's weights or at its own newest checkpoint. Internal.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "framework/optimizer/adamw.h"
@@ -18,10 +20,12 @@ std::string settings_json(const TrainerConfig& trainer,
                           ScheduleConfig schedule,
                           AdamWConfig optimizer);
 
-// Loads what the run begins with into the model, `state` and `board`. Errors: see train. Collective.
+// Loads what the run begins with into the model, `state` and `board`; rewind_to: see RunControl. Errors: see train.
+// Collective.
 void start_or_resume(TrainableModel& model,
                      const TrainerConfig& config,
                      const CheckpointStore& store,
+                     std::optional<std::int64_t> rewind_to,
                      RunState& state,
                      AlarmBoard& board);
 

@@ -9,6 +9,21 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+RecentSteps parse_recent(const Json& json) {
+    RecentSteps recent;
+    recent.losses = json.at("losses").get<std::deque<double>>();
+    recent.grad_norms = json.at("grad_norms").get<std::deque<double>>();
+    recent.outliers = json.at("outliers");
+    recent.outliers_in_row = json.at("outliers_in_row");
+    EVENKEEL_CHECK(recent.losses.size() == recent.grad_norms.size() &&
+                       recent.losses.size() <= kOutlierWindow && recent.outliers_in_row >= 0 &&
+                       recent.outliers_in_row <= recent.outliers,
+                   "recent", "got ", recent.losses.size(), " losses and ", recent.grad_norms.size(),
+                   " gradient norms after ", recent.outliers_in_row, " of ", recent.outliers,
+                   " outliers");
+    return recent;
+}
+
 std::string shown(const Json& json, const std::string& key) {
     return json.contains(key) ? json[key].dump() : "nothing";
 }
@@ -55,6 +70,10 @@ std::string to_json(const RunState& state) {
     json["data_fingerprint"] = concat(std::hex, state.fingerprint);
     json["model"] = Json::parse(state.model);
     json["settings"] = Json::parse(state.settings);
+    json["recent"] = {{"losses", state.recent.losses},
+                      {"grad_norms", state.recent.grad_norms},
+                      {"outliers", state.recent.outliers},
+                      {"outliers_in_row", state.recent.outliers_in_row}};
     json["alarms"] = Json::parse(state.alarms);
     return json.dump(2) + "\n";
 }
@@ -74,6 +93,7 @@ RunState parse_run_state(const std::string& text, const std::string& origin) {
         state.model = json.at("model").dump();
         state.settings = json.at("settings").dump();
         if (json.contains("alarms")) state.alarms = json.at("alarms").dump();
+        if (json.contains("recent")) state.recent = parse_recent(json.at("recent"));
         constexpr std::int64_t kMost = std::int64_t{1} << 62;
         EVENKEEL_CHECK(0 <= state.updates && state.updates <= state.step && state.step < kMost,
                        "step", "got ", state.step, " with ", state.updates, " updates");

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "framework/training/outliers.h"
+
 namespace evenkeel {
 
 struct RunState {
@@ -17,6 +19,7 @@ struct RunState {
     std::uint64_t fingerprint = 0;    // of the data
     std::string model;                // JSON: TrainableModel::description
     std::string settings;             // JSON: what else decides the course of the run
+    RecentSteps recent;               // what outliers are told from
     std::string alarms = "{}";        // JSON: AlarmBoard::state
 };
 

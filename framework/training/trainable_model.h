@@ -35,9 +35,11 @@ class TrainableModel {
     // Forward only: mean loss of this data-parallel rank's tokens.
     virtual double evaluate(const Batch& batch) = 0;
 
-    // The optimizer has made its step (or, where a number was not finite, has left everything as it was).
-    // Collective; waits for nothing on CUDA.
+    // The optimizer has made its step. Collective; waits for nothing on CUDA.
     virtual void finish_update() {}
+    // The optimizer has left everything as it was (makes_update): what the step's passes have gathered for
+    // finish_update is forgotten. Collective; waits for nothing on CUDA.
+    virtual void drop_update() {}
 
     // `numbers` [2] fp64 on the buckets' device holds this rank's loss; on return, on all ranks, the mean
     // loss and the squared L2 norm of the whole gradient, every element of every global tensor counted
@@ -80,6 +82,10 @@ class TrainableModel {
     // The largest of what the ranks give, on all of them; not of NaNs. For decisions: small and on the host.
     // Collective.
     virtual double max_over_ranks(double value) = 0;
+
+    // "" when whatever several ranks hold copies of has the same bits on them, else one sentence that names
+    // the first parameter that has not, and the ranks. Collective; the host waits.
+    virtual std::string replica_drift() { return {}; }
 
     // For the tokens/s and FLOP/s lines: FLOPs of one token forward and backward.
     virtual double flops_per_token(std::int64_t seq_len) const = 0;

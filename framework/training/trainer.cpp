@@ -29,10 +29,12 @@ class TrainingRun {
                 const TrainerConfig& config,
                 const ScheduleConfig& schedule,
                 const AdamWConfig& optimizer,
-                const std::vector<AlarmRule>& alarms)
+                const std::vector<AlarmRule>& alarms,
+                const RunControl& control)
         : model_(model),
           data_(data),
           config_(config),
+          control_(control),
           step_(model, data, config, schedule, optimizer),
           recorder_(model, config, alarms),
           store_(config.run_dir + "/checkpoints", config.checkpoint_keep) {
@@ -48,12 +50,18 @@ class TrainingRun {
 
   private:
     void start();
+    bool stops();
     void handle_non_finite(const StepOutcome& outcome);
+    void tell_outlier(const StepOutcome& outcome) const;
+    std::optional<double> validate(TrainResult& result);
+    void check_replicas() const;
     std::string save_checkpoint();
 
     TrainableModel& model_;
     const Dataset& data_;
     const TrainerConfig& config_;
+    const RunControl& control_;
+    StopRequest request_;  // the same on all ranks
     TrainingStep step_;
     RunRecorder recorder_;
     CheckpointStore store_;
@@ -72,7 +80,7 @@ void TrainingRun::start() {
         lock_.emplace(config_.run_dir);
     }
     try {
-        start_or_resume(model_, config_, store_, state_, recorder_.board());
+        start_or_resume(model_, config_, store_, control_.rewind_to, state_, recorder_.board());
     } catch (...) {
         if (made_directory) {  // a start that fails leaves nothing
             std::error_code ignored;
@@ -81,6 +89,44 @@ void TrainingRun::start() {
         }
         throw;
     }
+}
+
+// Asks all ranks; whether the run is to end.
+bool TrainingRun::stops() {
+    if (!control_.stop) return false;
+    const double asked = std::max(control_.stop().number(), request_.number());
+    request_ = StopRequest::from(model_.max_over_ranks(asked));
+    return request_.asks_to_end();
+}
+
+void TrainingRun::tell_outlier(const StepOutcome& outcome) const {
+    if (!model_.is_main_rank()) return;
+    log_warning(concat("step ", state_.step + 1, ": loss ", outcome.loss, " (limit ",
+                       outcome.limits.loss, "), gradient norm ", outcome.grad_norm, " (limit ",
+                       outcome.limits.grad_norm,
+                       "); the step is skipped (trainer.skip_outliers_sigma)"));
+    if (!outcome.outlier_level) return;
+    log_warning(concat("step ", state_.step + 1, ": ", kOutlierLeast,
+                       " steps in a row were skipped; the next ones are taken as the new level"));
+}
+
+// Nothing when the run is to end before it is through.
+std::optional<double> TrainingRun::validate(TrainResult& result) {
+    const std::optional<double> loss =
+        evaluate_unless(model_, data_, config_.eval_sequences, config_.micro_batch_size,
+                        [this] { return stops(); });
+    if (loss.has_value()) result.validation_loss = *loss;
+    return loss;
+}
+
+// The same on all ranks. Weights that have drifted apart are no state to go on from, so that this comes before a
+// checkpoint.
+void TrainingRun::check_replicas() const {
+    const std::string drift = model_.replica_drift();
+    EVENKEEL_CHECK_CODE(drift.empty(), ErrorCode::kInternal, "train", "step ", state_.step, ": ",
+                        drift,
+                        "; no checkpoint is written (trainer.resume goes on from an earlier one, "
+                        "trainer.replica_check_interval=0 leaves the comparison out)");
 }
 
 // Names the place; throws when the configuration says so.
@@ -128,9 +174,19 @@ TrainResult TrainingRun::run(const std::string& config_json,
     };
     TrainResult result;
     std::vector<double> rates;
-    while (state_.step < end_step) {
+    if (stops()) {  // what there is to go on from is there
+        result.stopped = request_;
+        if (first_step > 0) result.checkpoint = store_.path(first_step);
+        return result;
+    }
+    while (state_.step < end_step && !request_.asks_to_end()) {
         const StepOutcome outcome = step_.take(state_);
-        if (outcome.skipped) handle_non_finite(outcome);
+        if (outcome.batches_left_out > 0 && model_.is_main_rank()) {
+            log_info(concat("step ", state_.step + 1, ": ", outcome.batches_left_out,
+                            " batches before its own are left out (trainer.skip_batches)"));
+        }
+        if (outcome.skip == StepOutcome::Skip::kNonFinite) handle_non_finite(outcome);
+        if (outcome.skip == StepOutcome::Skip::kOutlier) tell_outlier(outcome);
         recorder_.judge(outcome);
         ++state_.step;
         state_.sample += config_.batch_size;
@@ -138,11 +194,7 @@ TrainResult TrainingRun::run(const std::string& config_json,
 
         const bool last = state_.step == end_step;
         std::optional<double> validation_loss;
-        if (last || due(config_.eval_interval)) {
-            validation_loss =
-                evaluate(model_, data_, config_.eval_sequences, config_.micro_batch_size);
-            result.validation_loss = *validation_loss;
-        }
+        if (!stops() && (last || due(config_.eval_interval))) validation_loss = validate(result);
         const bool with_tables =
             config_.telemetry_interval == 0 || last || due(config_.telemetry_interval);
         AlarmAction action = AlarmAction::kNone;
@@ -150,11 +202,23 @@ TrainResult TrainingRun::run(const std::string& config_json,
             due(config_.telemetry_interval)) {
             action = recorder_.record(state_, outcome, validation_loss, with_tables);
         }
-        if (last || due(config_.checkpoint_interval) || action >= AlarmAction::kCheckpoint) {
+        const bool asked = request_.asks_for_checkpoint();
+        const bool saves =
+            last || due(config_.checkpoint_interval) || asked || action >= AlarmAction::kCheckpoint;
+        if (due(config_.replica_check_interval) || (saves && config_.replica_check_interval > 0)) {
+            check_replicas();
+        }
+        if (saves) {
             result.checkpoint = save_checkpoint();
             if (action == AlarmAction::kCheckpoint && model_.is_main_rank()) {
                 log_info("checkpoint for the alarm: " + result.checkpoint);
             }
+        }
+        if (asked && !request_.asks_to_end()) {
+            if (model_.is_main_rank()) {
+                log_info(concat("checkpoint for ", request_.name(), ": ", result.checkpoint));
+            }
+            request_ = {};
         }
         if (action == AlarmAction::kEnd) {
             throw AlarmError(concat("[train] step ", state_.step, ": ", recorder_.last_alarm(),
@@ -166,10 +230,10 @@ TrainResult TrainingRun::run(const std::string& config_json,
                         outcome.seconds);
     }
     if (result.losses.empty()) {  // resumed at the end
-        result.validation_loss =
-            evaluate(model_, data_, config_.eval_sequences, config_.micro_batch_size);
+        validate(result);
         result.checkpoint = store_.path(state_.step);
     }
+    if (request_.asks_to_end()) result.stopped = request_;
     result.steps = static_cast<std::int64_t>(result.losses.size());
     result.tokens_per_second = median(rates);
     result.skipped = state_.step - state_.updates;
@@ -185,9 +249,10 @@ TrainResult train(TrainableModel& model,
                   const AdamWConfig& optimizer,
                   const std::string& config_json,
                   const std::function<void(std::int64_t)>& after_step,
-                  const std::vector<AlarmRule>& alarms) {
+                  const std::vector<AlarmRule>& alarms,
+                  const RunControl& control) {
     trainer.validate(model.data_parallel_size());
-    return TrainingRun(model, data, trainer, schedule, optimizer, alarms)
+    return TrainingRun(model, data, trainer, schedule, optimizer, alarms, control)
         .run(config_json, after_step);
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "framework/training/alarm.h"
 #include "framework/training/evaluation.h"
 #include "framework/training/gradients.h"
+#include "framework/training/stop_request.h"
 #include "framework/training/trainable_model.h"
 #include "framework/training/trainer_config.h"
 
@@ -23,8 +25,20 @@ struct TrainResult {
     std::vector<double> losses;  // of the steps run here
     double validation_loss = 0.0;
     double tokens_per_second = 0.0;  // median over steps
-    std::int64_t skipped = 0;        // steps without an update, because of a non-finite gradient
-    std::string checkpoint;          // path of the last one
+    std::int64_t skipped = 0;        // steps without an update: not finite, or outliers
+    std::string
+        checkpoint;       // path of the last one; "" where a run was stopped before its first step
+    StopRequest stopped;  // what ended the run before its last step, if anything did
+};
+
+// What is asked of a run from outside, beside its configuration.
+struct RunControl {
+    // What this rank has been asked for: StopSignals::request. The ranks decide together, before the first step,
+    // after each and between the micro-batches of an evaluation, which is then dropped.
+    std::function<StopRequest()> stop;
+    // Go on from the newest checkpoint of at most this many steps. Later ones are kept under another name
+    // (rewind.h).
+    std::optional<std::int64_t> rewind_to;
 };
 
 // Runs (or resumes) to the end. Writes, by the main rank alone, run_dir/config.json (`config_json`, the
@@ -40,6 +54,8 @@ struct TrainResult {
 // not raised again by the run that resumes it unless it was over in between. Records also hold
 // "grad_norm_deviations" (spikes.h: the largest since the last record) and "loss_spike_score" and
 // "grad_norm_spike_score"; their windows begin anew on resuming.
+// Throws kInternal when ranks' copies of a parameter have drifted apart (TrainableModel::replica_drift).
+// A run that is asked to end writes a checkpoint, waits until it is there, and returns.
 TrainResult train(TrainableModel& model,
                   const Dataset& data,
                   const TrainerConfig& trainer,
@@ -47,6 +63,7 @@ TrainResult train(TrainableModel& model,
                   const AdamWConfig& optimizer,
                   const std::string& config_json,
                   const std::function<void(std::int64_t)>& after_step = {},
-                  const std::vector<AlarmRule>& alarms = {});
+                  const std::vector<AlarmRule>& alarms = {},
+                  const RunControl& control = {});
 
 }  // namespace evenkeel

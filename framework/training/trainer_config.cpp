@@ -1,6 +1,9 @@
 #include "framework/training/trainer_config.h"
 
+#include <cmath>
+
 #include "framework/error.h"
+#include "framework/training/batch_ranges.h"
 
 namespace evenkeel {
 namespace {
@@ -19,6 +22,12 @@ void TrainerConfig::visit_fields(ConfigVisitor& v) {
     v.field("clip_norm", clip_norm, "largest global gradient norm; 0: no limit");
     v.choice("non_finite", non_finite, kNonFiniteNames,
              "on a NaN or infinity in loss or gradient: end the run, or skip the step");
+    v.field(
+        "skip_outliers_sigma", skip_outliers_sigma,
+        "leave out a step whose loss or gradient norm is more than this many standard deviations "
+        "above the mean of the last 128; 0: never");
+    v.field("skip_batches", skip_batches,
+            "global batches, counted from 1, that are never trained on: \"1200-1350,4000\"");
     v.field("log_interval", log_interval, "steps between records in metrics.jsonl");
     v.field("telemetry_interval", telemetry_interval,
             "steps between tables of what each head does; 0: in every record");
@@ -27,6 +36,9 @@ void TrainerConfig::visit_fields(ConfigVisitor& v) {
             "validation sequences of an evaluation; 0: all of them");
     v.field("checkpoint_interval", checkpoint_interval,
             "steps between checkpoints; 0: only at the end");
+    v.field("replica_check_interval", replica_check_interval,
+            "steps between comparisons of what several ranks hold copies of, also made before each "
+            "checkpoint; 0: none");
     v.field("checkpoint_keep", checkpoint_keep, "newest checkpoints kept; 0: all");
     v.field("run_dir", run_dir, "directory of metrics and checkpoints");
     v.field("init_from", init_from,
@@ -65,6 +77,7 @@ void TrainerConfig::validate(int data_parallel_size) const {
     at_least("eval_interval", eval_interval, 0);
     at_least("eval_sequences", eval_sequences, 0);
     at_least("checkpoint_interval", checkpoint_interval, 0);
+    at_least("replica_check_interval", replica_check_interval, 0);
     at_least("checkpoint_keep", checkpoint_keep, 0);
     at_least("first_phase_steps", first_phase_steps, 0);
     EVENKEEL_CHECK_CODE(first_phase_steps <= steps, ErrorCode::kConfig, "TrainerConfig",
@@ -73,6 +86,10 @@ void TrainerConfig::validate(int data_parallel_size) const {
     at_least("stop_at_step", stop_at_step, 0);
     EVENKEEL_CHECK_CODE(clip_norm >= 0.0, ErrorCode::kConfig, "TrainerConfig",
                         "trainer.clip_norm: got ", clip_norm, ", want 0 or more");
+    EVENKEEL_CHECK_CODE(std::isfinite(skip_outliers_sigma) && skip_outliers_sigma >= 0.0,
+                        ErrorCode::kConfig, "TrainerConfig", "trainer.skip_outliers_sigma: got ",
+                        skip_outliers_sigma, ", want 0 (never) or a positive number");
+    parse_batch_ranges(skip_batches);
     EVENKEEL_CHECK_CODE(!run_dir.empty(), ErrorCode::kConfig, "TrainerConfig",
                         "trainer.run_dir: got nothing, want a directory");
     EVENKEEL_CHECK_CODE(batch_size % (micro_batch_size * data_parallel_size) == 0,

@@ -17,12 +17,16 @@ struct TrainerConfig {
     std::int64_t seed = 1;
     double clip_norm = 1.0;  // global gradient norm; 0 for none
     NonFinite non_finite = NonFinite::kEnd;
+    double skip_outliers_sigma = 0.0;      // outliers.h; 0: no step is left out
+    std::string skip_batches;              // batch_ranges.h: global batches never trained on
     std::int64_t log_interval = 1;         // steps between records in metrics.jsonl
     std::int64_t telemetry_interval = 0;   // steps between head tables; 0: in every record
     std::int64_t eval_interval = 0;        // steps between evaluations; 0: only at the end
     std::int64_t eval_sequences = 64;      // 0: the whole validation split
     std::int64_t checkpoint_interval = 0;  // steps between checkpoints; 0: only at the end
-    std::int64_t checkpoint_keep = 2;      // newest checkpoints kept; 0: all
+    std::int64_t replica_check_interval =
+        100;                           // steps between comparisons of ranks' copies; 0: none
+    std::int64_t checkpoint_keep = 2;  // newest checkpoints kept; 0: all
     std::string run_dir = "runs/default";
     // A run or checkpoint whose weights this run starts from, counting its own steps from 0; "": none. The
     // moments are taken along where it has them for a parameter, and with them the number of updates, for their

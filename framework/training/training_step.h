@@ -7,6 +7,7 @@
 #include "framework/data/dataset.h"
 #include "framework/optimizer/adamw.h"
 #include "framework/optimizer/schedule.h"
+#include "framework/training/batch_ranges.h"
 #include "framework/training/run_state.h"
 #include "framework/training/trainable_model.h"
 #include "framework/training/trainer_config.h"
@@ -19,7 +20,11 @@ struct StepOutcome {
     double lr = 0.0;
     double seconds = 0.0;
     double exposed_seconds = 0.0;  // of waiting for other ranks
-    bool skipped = false;
+    enum class Skip { kNone, kNonFinite, kOutlier } skip = Skip::kNone;
+    UpdateLimits limits;                // of loss and gradient norm
+    bool outlier_level = false;         // the last of so many outliers that they are the new level
+    std::int64_t batches_left_out = 0;  // since the step before: trainer.skip_batches
+    bool skipped() const { return skip != Skip::kNone; }
 };
 
 class TrainingStep {
@@ -31,12 +36,14 @@ class TrainingStep {
                  const ScheduleConfig& schedule,
                  const AdamWConfig& optimizer);
 
-    // The step that follows on `state`, whose number of updates it raises. Collective.
+    // The step that follows on `state`, in which it notes all but that the step is done: state.sample is the
+    // step's first. Collective.
     StepOutcome take(RunState& state);
     // This rank's part of that step.
     std::vector<Batch> micro_batches(const RunState& state) const;
 
   private:
+    void note(StepOutcome& outcome, RunState& state);
     Batch micro_batch(const RunState& state, std::int64_t index) const;
 
     TrainableModel& model_;
@@ -45,6 +52,7 @@ class TrainingStep {
     const ScheduleConfig& schedule_;
     const AdamWConfig& optimizer_;
     std::int64_t accumulation_;
+    std::vector<BatchRange> skip_batches_;
     Tensor numbers_;  // of the step: see compute_gradients
 };
 

@@ -131,6 +131,22 @@ TEST(AdamWTest, LeavesEverythingAsItIsWithoutFiniteNumbers) {
     }
 }
 
+TEST(AdamWTest, LeavesEverythingAsItIsAboveALimitAndUpdatesUpToIt) {
+    const Single single({33}, DType::kBFloat16);
+    const Parameter& parameter = single.parameter;
+    set_gradient(parameter, 1);
+    const Tensor master = parameter.master.clone();
+    const Tensor numbers = step_numbers(2.0, 9.0);
+    for (const UpdateLimits& limits :
+         {UpdateLimits{std::nextafter(2.0, 0.0), 10.0}, {3.0, std::nextafter(3.0, 0.0)}}) {
+        adamw_step(single.buckets, {}, 0.01, 1.0, numbers, 1, UpdateScope::kAll, limits);
+        EXPECT_TRUE(same_bits(parameter.master, master));
+        EXPECT_TRUE(same_bits(parameter.exp_avg, Tensor::zeros({33}, DType::kFloat32)));
+    }
+    adamw_step(single.buckets, {}, 0.01, 1.0, numbers, 1, UpdateScope::kAll, {2.0, 3.0});
+    EXPECT_FALSE(same_bits(parameter.master, master));
+}
+
 // Runs some steps and returns the parameters with the moments.
 std::vector<Tensor> run(int threads, std::int64_t pieces) {
     const int before = omp_get_max_threads();

@@ -148,6 +148,25 @@ TEST_P(OptimizerGpuTest, LeavesEverythingAsItIsWithoutFiniteNumbers) {
     }
 }
 
+TEST_P(OptimizerGpuTest, LeavesEverythingAsItIsAboveALimitAndUpdatesUpToIt) {
+    const Model before(device()), after(device()), cpu(Device::kCpu);
+    for (const Model* model : {&before, &after, &cpu}) model->set_gradients(1);
+    const Tensor numbers = step_numbers(2.0, 9.0);
+    const auto update = [&](const Model& model, const UpdateLimits& limits) {
+        adamw_step(model.buckets, {}, 0.01, 1.0,
+                   model.buckets.device() == Device::kCpu ? numbers : on(device(), numbers), 1,
+                   UpdateScope::kAll, limits);
+    };
+    for (const UpdateLimits& limits :
+         {UpdateLimits{std::nextafter(2.0, 0.0), 10.0}, {3.0, std::nextafter(3.0, 0.0)}}) {
+        update(after, limits);
+        expect_same_state(after, before, concat("limits ", limits.loss, ", ", limits.grad_norm));
+    }
+    update(after, {2.0, 3.0});
+    update(cpu, {});
+    expect_same_state(after, cpu, "at the limits");
+}
+
 TEST_P(OptimizerGpuTest, AddsTheSquaresOfTheGradientsItOwns) {
     for (const std::int64_t bucket_elements : {ParameterBuckets::kElements, std::int64_t{5000}}) {
         const Model model(device(), bucket_elements);

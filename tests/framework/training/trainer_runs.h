@@ -44,8 +44,13 @@ class BigramTable : public TrainableModel {
         seen.push_back(batch.tokens.clone());
         waited_ += wait_of_pass;
         *loss.data<double>() += loss_scale * pass(batch, loss_scale);
-        if (spoil && spoil(static_cast<int>(seen.size()))) table_.grad.data<float>()[5] = NAN;
+        const int call = static_cast<int>(seen.size());
+        if (spoil && spoil(call)) table_.grad.data<float>()[5] = NAN;
+        if (added_loss) *loss.data<double>() += added_loss(call);
+        if (added_gradient) bias_.grad.data<float>()[3] += static_cast<float>(added_gradient(call));
     }
+    void finish_update() override { ++updates; }
+    void drop_update() override { ++dropped; }
     double evaluate(const Batch& batch) override {
         evaluated.push_back(batch.tokens.clone());
         waited_ += wait_of_pass;
@@ -99,6 +104,8 @@ class BigramTable : public TrainableModel {
     double max_over_ranks(double value) override { return value; }
     double flops_per_token(std::int64_t) const override { return 256.0; }
 
+    std::string replica_drift() override { return ++compared == drifts_at ? "table differs" : ""; }
+
     Parameter& table() { return table_; }
     Parameter& bias() { return bias_; }
     // Weights, and moments too.
@@ -114,6 +121,9 @@ class BigramTable : public TrainableModel {
     }
     std::vector<Tensor> seen, evaluated;  // tokens of each call
     std::function<bool(int)> spoil;       // whether forward_backward call n (from 1) goes wrong
+    std::function<double(int)> added_loss, added_gradient;  // of call n; to one element
+    int updates = 0, dropped = 0;     // calls of finish_update and of drop_update
+    int compared = 0, drifts_at = 0;  // calls of replica_drift, and which of them finds something
     int tables_asked = 0;
     float second_head = 2.5f;   // its max_logit
     int located = 0;            // micro-batches looked through
@@ -170,7 +180,7 @@ class TrainerTest : public ::testing::Test {
     }
     TrainResult run(TrainableModel& model, const std::string& name) {
         config_.run_dir = files_.file(name);
-        return train(model, data(), config_, schedule_, optimizer_, "{}\n", {}, alarms_);
+        return train(model, data(), config_, schedule_, optimizer_, "{}\n", {}, alarms_, control_);
     }
     // The message and code of the error that running throws.
     Error failure(TrainableModel& model, const std::string& name) {
@@ -184,6 +194,7 @@ class TrainerTest : public ::testing::Test {
 
     TemporaryDirectory files_;
     std::vector<AlarmRule> alarms_;
+    RunControl control_;
     TrainerConfig config_;
     ScheduleConfig schedule_;
     AdamWConfig optimizer_;

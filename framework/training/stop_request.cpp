@@ -1,0 +1,68 @@
+#include "framework/training/stop_request.h"
+
+#include <unistd.h>
+
+#include <atomic>
+
+namespace evenkeel {
+namespace {
+
+// Lock-free, so that a handler may use them.
+std::atomic<int> end_signal{0};
+std::atomic<bool> wants_checkpoint{false};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+extern "C" void note_signal(int signal) {
+    if (signal == SIGUSR2) {
+        wants_checkpoint = true;
+    } else if (end_signal.exchange(signal) != 0 && signal == SIGINT) {
+        _exit(128 + SIGINT);
+    }
+}
+
+}  // namespace
+
+StopRequest StopRequest::from(double number) {
+    return {static_cast<int>(number >= 1000.0 ? number - 1000.0 : number)};
+}
+
+const char* StopRequest::name() const {
+    switch (signal) {
+        case SIGUSR1:
+            return "SIGUSR1";
+        case SIGUSR2:
+            return "SIGUSR2";
+        case SIGTERM:
+            return "SIGTERM";
+        case SIGINT:
+            return "SIGINT";
+        default:
+            return "no signal";
+    }
+}
+
+StopSignals::StopSignals() {
+    end_signal = 0;
+    wants_checkpoint = false;
+    struct sigaction action {};
+    action.sa_handler = note_signal;
+    action.sa_flags = SA_RESTART;  // reads and writes go on
+    sigemptyset(&action.sa_mask);
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+        sigaction(kSignals[i], &action, &before_[i]);
+    }
+}
+
+StopSignals::~StopSignals() {
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+        sigaction(kSignals[i], &before_[i], nullptr);
+    }
+}
+
+StopRequest StopSignals::request() const {
+    const int signal = end_signal;
+    if (signal != 0) return {signal};
+    return {wants_checkpoint.exchange(false) ? SIGUSR2 : 0};
+}
+
+}  // namespace evenkeel
