@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Starts a training run again whenever it ends before its time, as long as it makes progress:
+#
+#   launch/supervise.sh [options] RUN_DIR COMMAND...
+#   launch/supervise.sh runs/8b mpirun -np 8 evenkeel train --config c.json \
+#       --set trainer.run_dir=runs/8b --set trainer.resume=true
+#
+# COMMAND must go on by itself where there is something to go on from (trainer.resume=true). RUN_DIR is the run's
+# directory, whose checkpoints show the progress. Ends when COMMAND ends with
+#   0  the run is done,
+#   2  a mistake of usage or configuration,
+#   4  a signal asked it to end (it has written a checkpoint),
+#   1  and no checkpoint was written: the same would fail again,
+# or after so many other failures in a row without a new checkpoint; with COMMAND's status. After a failure it waits,
+# twice as long each time until there is progress. One line an attempt on standard error.
+#
+#   --failures N   failures in a row without a new checkpoint until it gives up (3)
+#   --wait S       seconds before the second attempt (5)
+#   --most S       longest wait (300)
+#
+# SIGUSR1, SIGTERM and the first Ctrl-C ask COMMAND to end after a checkpoint, by SIGUSR1, since mpirun kills its
+# ranks a second after a SIGTERM; the second SIGTERM or Ctrl-C is handed on as SIGTERM. SIGUSR2 is handed on.
+set -euo pipefail
+set -m # COMMAND gets a process group of its own: Ctrl-C reaches this script alone
+
+usage() {
+    echo "usage: launch/supervise.sh [--failures N] [--wait S] [--most S] RUN_DIR COMMAND..." >&2
+    exit 2
+}
+say() { echo "supervise: $*" >&2; }
+
+failures=3 wait=5 most=300
+while [ $# -gt 0 ]; do
+    case $1 in
+    --failures | --wait | --most)
+        [[ ${2-} =~ ^[0-9]{1,6}$ ]] || usage
+        printf -v "${1#--}" %d "$((10#$2))"
+        shift 2
+        ;;
+    -*) usage ;;
+    *) break ;;
+    esac
+done
+if [ $# -lt 2 ] || [ "$failures" -lt 1 ]; then usage; fi
+run=$1
+shift
+for word in "$@"; do
+    case $word in
+    --rewind | --rewind=*)
+        say "a command with --rewind would go back at every start: give it once by itself, without supervise.sh"
+        exit 2
+        ;;
+    esac
+done
+
+# Names and times of the run's checkpoints, without those that are unfinished or set aside.
+checkpoints() {
+    find "$run/checkpoints" -mindepth 1 -maxdepth 1 -name 'step_*' ! -name '*.*' \
+        -printf '%f %T@\n' 2>/dev/null | sort || true
+}
+# Of those that are not in the list $1, the newest one's name.
+new_since() {
+    local all
+    all=$(comm -13 <(echo "$1") <(checkpoints))
+    all=${all##*$'\n'}
+    echo "${all%% *}"
+}
+
+command=0 asked=0 interrupted=false
+hand_on() { # the signal that came, the one to send
+    interrupted=true
+    if [ "$command" = 0 ]; then # between two attempts
+        say "$1: not started again"
+        exit 4
+    fi
+    kill -s "$2" "$command" 2>/dev/null || true
+}
+ask_to_end() {
+    asked=$((asked + 1))
+    if [ "$asked" = 1 ] || [ "$1" = USR1 ]; then hand_on "$1" USR1; else hand_on "$1" TERM; fi
+}
+trap 'ask_to_end USR1' USR1
+trap 'ask_to_end TERM' TERM
+trap 'ask_to_end INT' INT
+trap '[ "$command" = 0 ] || hand_on USR2 USR2' USR2
+
+attempt=0 failed=0 pause=$wait
+while true; do
+    attempt=$((attempt + 1))
+    before=$(checkpoints)
+    start=$SECONDS
+    "$@" </dev/null &
+    command=$!
+    # A signal that is handed on ends wait early; what has been waited for is 127 the second time.
+    status=
+    while true; do
+        interrupted=false now=0
+        wait "$command" || now=$?
+        if [ "$now" = 127 ] && [ -n "$status" ]; then break; fi
+        status=$now
+        $interrupted || break
+    done
+    command=0
+    line="attempt $attempt ended with status $status after $((SECONDS - start)) s"
+    new=$(new_since "$before")
+    if [ -n "$new" ]; then
+        progress=true failed=0 pause=$wait
+        line="$line, new checkpoint $new"
+    else
+        progress=false failed=$((failed + 1))
+        line="$line, no new checkpoint"
+    fi
+    case $status in
+    0) reason="the run is done" ;;
+    2) reason="a mistake of usage or configuration" ;;
+    4) reason="a signal asked it to end" ;;
+    *)
+        if [ "$asked" != 0 ]; then
+            reason="it was asked to end"
+        elif [ "$status" = 1 ] && ! $progress; then
+            reason="giving up: it would fail in the same way again"
+        elif [ "$failed" -ge "$failures" ]; then
+            reason="giving up after $failed failures in a row"
+        else
+            say "$line; starting again in $pause s"
+            # In the background, so that a signal need not wait for it.
+            sleep "$pause" &
+            wait $! || true
+            pause=$((pause * 2 > most ? most : pause * 2))
+            [ "$pause" -ge "$wait" ] || pause=$wait
+            continue
+        fi
+        ;;
+    esac
+    say "$line; $reason"
+    exit "$status"
+done

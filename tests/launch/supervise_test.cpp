@@ -1,0 +1,94 @@
+// launch/supervise.sh with commands that stand for training runs.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/launch/command_line.h"
+#include "tests/support/temporary_directory.h"
+
+namespace evenkeel::testing {
+namespace {
+
+class SuperviseTest : public ::testing::Test {
+  protected:
+    SuperviseTest() { std::filesystem::create_directories(files_.file("run/checkpoints")); }
+    // With a script in place of mpirun; it finds the run's directory in $RUN and the attempt's number in $N.
+    std::string supervise(const std::string& script, const std::string& options = "--wait 0") {
+        const std::string command = files_.write(
+            "command", "RUN=" + files_.file("run") + "\necho x >>" + files_.file("count") +
+                           "\nN=$(wc -l <" + files_.file("count") + ")\n" + script + "\n");
+        return std::string(EVENKEEL_SOURCE_DIR) + "/launch/supervise.sh " + options + " " +
+               files_.file("run") + " bash " + command;
+    }
+    Outcome run(const std::string& script, const std::string& options = "--wait 0") {
+        return run_command(supervise(script, options));
+    }
+    TemporaryDirectory files_;
+};
+
+void expect_end(const Outcome& outcome, int status, int attempts, const std::string& words) {
+    EXPECT_EQ(outcome.status, status) << outcome.output;
+    EXPECT_EQ(count_of("supervise: attempt ", outcome.output), attempts) << outcome.output;
+    EXPECT_EQ(count_of(words, outcome.output), 1) << outcome.output;
+}
+
+TEST_F(SuperviseTest, EndsWithWhatNeedsNoOtherAttempt) {
+    expect_end(run("exit 0"), 0, 1, "the run is done");
+    expect_end(run("exit 1"), 1, 1, "no new checkpoint; giving up");
+    expect_end(run("exit 2"), 2, 1, "a mistake of usage or configuration");
+    expect_end(run("exit 4"), 4, 1, "a signal asked it to end");
+}
+
+TEST_F(SuperviseTest, StartsAgainAsLongAsThereAreNewCheckpoints) {
+    expect_end(run("[ $N -lt 6 ] || exit 0\nmkdir $RUN/checkpoints/step_0000000$N\n"
+                   "[ $N != 2 ] || exit 1\nexit 137"),
+               0, 6, "the run is done");
+}
+
+TEST_F(SuperviseTest, GivesUpAfterFailuresInARow) {
+    expect_end(run("exit 3"), 3, 3, "giving up after 3 failures in a row");
+    // The second attempt's checkpoint is the last; what is unfinished or set aside is none.
+    std::filesystem::remove(files_.file("count"));
+    expect_end(run("[ $N != 2 ] || mkdir $RUN/checkpoints/step_00000007\n"
+                   "mkdir $RUN/checkpoints/step_0000001$N.tmp\nexit 137",
+                   "--wait 0 --failures 2"),
+               137, 4, "giving up after 2 failures in a row");
+}
+
+TEST_F(SuperviseTest, ASetAsideCheckpointIsNoProgress) {
+    expect_end(run("mkdir -p $RUN/checkpoints/step_00000007\n"
+                   "[ $N = 1 ] || mv $RUN/checkpoints/step_00000007 $RUN/checkpoints/a.$N\n"
+                   "exit 137",
+                   "--wait 0 --failures 1"),
+               137, 2, "giving up after 1 failures in a row");
+}
+
+TEST_F(SuperviseTest, AsksTheRunToEndAndStartsItNoMore) {
+    const std::string script =
+        "trap \"echo heard it; exit 4\" USR1\ntouch $RUN/up\n"
+        "for i in $(seq 300); do sleep 0.1; done";
+    for (const char* signal : {"USR1", "TERM"}) {
+        std::filesystem::remove(files_.file("run/up"));
+        const Outcome outcome =
+            run_command(supervise(script) + " & p=$!; while [ ! -e " + files_.file("run/up") +
+                        " ]; do sleep 0.05; done; kill -" + signal + " $p; wait $p");
+        expect_end(outcome, 4, 1, "heard it");
+    }
+}
+
+TEST_F(SuperviseTest, RefusesACommandThatWouldGoBackAtEveryStart) {
+    const Outcome outcome = run_command(std::string(EVENKEEL_SOURCE_DIR) + "/launch/supervise.sh " +
+                                        files_.file("run") + " evenkeel train --rewind 5");
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("--rewind"), std::string::npos) << outcome.output;
+}
+
+TEST_F(SuperviseTest, IsCleanToShellcheck) {
+    if (run_command("command -v shellcheck").status != 0) GTEST_SKIP() << "no shellcheck";
+    const Outcome outcome =
+        run_command("shellcheck " + std::string(EVENKEEL_SOURCE_DIR) + "/launch/supervise.sh");
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+}
+
+}  // namespace
+}  // namespace evenkeel::testing
