@@ -368,11 +368,11 @@ void LanguageModel::finish_update() {
     std::vector<Pending> gathers = start_gather_of_values(grid_, buckets_);
     for (const auto& rule : rules_) rule->updated(step_max_logit_);
     drop_update();
+    for (Pending& gather : gathers) gather.wait();
 }
 
 void LanguageModel::drop_update() {
     if (step_max_logit_.defined()) step_max_logit_.fill(-INFINITY);
-    for (Pending& gather : gathers) gather.wait();
 }
 
 double LanguageModel::evaluate(const Batch& batch) {
