@@ -11,6 +11,7 @@
 #include "framework/error.h"
 #include "framework/log.h"
 #include "launch/commands.h"
+#include "launch/doctor/command.h"
 #include "parallel/mpi_session.h"
 
 namespace {
@@ -18,6 +19,7 @@ namespace {
 using namespace evenkeel;
 
 constexpr int kUsage = 2;
+constexpr double kTimeout = 300.0;  // seconds, until a configuration says otherwise
 
 // CLI11's own checks of a range print its limits with 300 digits.
 CLI::Validator not_negative() {
@@ -380,6 +382,35 @@ void add_study(CLI::App& program, StudyCommand& command, Choice& choice) {
     }
 }
 
+void add_doctor(CLI::App& program, DoctorCommand& command, Choice& choice) {
+    CLI::App& app = *program.add_subcommand(
+        "doctor", "Check how ranks were started: launcher, hosts, cores, network, GPUs, files");
+    app.add_option("--config", command.config,
+                   "The run that is to be started, with its ranks, files and limits")
+        ->type_name("FILE");
+    add_overrides(app, command.overrides);
+    app.add_flag("--json", command.json, "Print JSON");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel doctor\n"
+        "  mpirun -np 8 --hostfile hosts --bind-to none evenkeel doctor --config "
+        "configs/8b_8gpu.json\n"
+        "  srun --mpi=pmix evenkeel doctor --config configs/8b_4nodes.json --json\n\n"
+        "Start it as the run is to be started, with evenkeel train replaced. Exit status 1 when "
+        "something\nis wrong, 0 with warnings alone. JSON: {ranks, hosts: [{name, ranks}], wrong, "
+        "warnings,\nchecks: [{group, name, verdict, fact, remedy}]}. docs/launching.md tells of "
+        "each "
+        "check.");
+    app.callback([&] {
+        if (command.config.empty() && !command.overrides.empty()) {
+            throw CLI::RequiresError("--set", "--config");
+        }
+        choice.run = [&](Communicator& world) {
+            choice.status = run_doctor(command, world) ? 0 : 1;
+        };
+    });
+}
+
 bool is_study_without_name(const CLI::App& program) {
     const std::vector<CLI::App*> chosen = program.get_subcommands();
     return !chosen.empty() && chosen[0]->get_name() == "study" &&
@@ -414,6 +445,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     ReportCommand report;
     BenchCommand bench;
     MethodsCommand methods;
+    DoctorCommand doctor;
     StudyCommand study;
     bool table = false;
     std::string device = name_of(bench.device);
@@ -428,6 +460,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_bench(program, bench, device, choice);
     add_methods(program, methods, choice);
     add_study(program, study, choice);
+    add_doctor(program, doctor, choice);
 
     const bool speaks = session.world().rank() == 0;
     try {
@@ -461,7 +494,10 @@ int run_program(int argc, char** argv, MpiSession& session) {
 int main(int argc, char** argv) {
     keep_freed_memory();
     try {
-        MpiSession session(&argc, &argv);
+        // The doctor tells what is wrong with ranks that MPI does not see; all else would run wrongly.
+        const bool is_doctor = argc > 1 && std::string(argv[1]) == "doctor";
+        MpiSession session(&argc, &argv, kTimeout,
+                           is_doctor ? Mismatch::kAccept : Mismatch::kThrow);
         set_log_rank(session.world().rank(), session.world().size());
         try {
             return run_program(argc, argv, session);

@@ -6,7 +6,7 @@
 build_packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libdnnl-dev ocl-icd-opencl-dev
                 opencl-c-headers nlohmann-json3-dev libcli11-dev)
 run_packages=(libjs-vega fortunes)
-test_packages=(libgtest-dev)
+test_packages=(libgtest-dev iproute2)
 
 say() { printf '\n== %s\n' "$*"; }
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }

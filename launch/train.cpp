@@ -14,6 +14,7 @@
 #include "framework/storage/checkpoint.h"
 #include "framework/stream.h"
 #include "launch/commands.h"
+#include "launch/doctor/doctor.h"
 #include "launch/memory_advice.h"
 #include "launch/report.h"
 #include "launch/saved_run.h"
@@ -226,6 +227,7 @@ int run_train(const TrainCommand& command, Communicator& world) {
         }
     }
 
+    doctor::refuse_bad_start(world, config);
     const ProcessGrid grid(world, config.parallel, config.device);
     Communicator& kv_replicas = grid.kv_replicas(config.model.attention.num_kv_heads);
     for (Communicator* group : {&grid.tensor(), &grid.data(), &kv_replicas}) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <type_traits>
 
+#include "parallel/gpu_survey.h"
 #include "parallel/nccl_communicator.h"
 
 namespace evenkeel {
@@ -101,8 +102,9 @@ AssignmentProblem find_problem(const std::vector<RankOnGpu>& ranks, Communicatio
     return {ErrorCode::kNccl, find_shared_gpu(ranks)};
 }
 
-GpuAssignment assign_gpu(Communicator& world, Communication communication) {
-    GpuAssignment result;
+std::vector<RankOnGpu> survey_gpus(Communicator& world,
+                                   Communication communication,
+                                   GpuAssignment& result) {
     const Communicator::OnNode place = world.on_node();
     result.rank_on_node = place.rank;
     result.ranks_on_node = place.size;
@@ -133,7 +135,13 @@ GpuAssignment assign_gpu(Communicator& world, Communication communication) {
         const std::size_t name_end = text.find("] ");
         put(mine.problem, name_end == std::string::npos ? text : text.substr(name_end + 2));
     }
-    const AssignmentProblem problem = find_problem(gather(world, mine), communication);
+    return gather(world, mine);
+}
+
+GpuAssignment assign_gpu(Communicator& world, Communication communication) {
+    GpuAssignment result;
+    const std::vector<RankOnGpu> ranks = survey_gpus(world, communication, result);
+    const AssignmentProblem problem = find_problem(ranks, communication);
     EVENKEEL_CHECK_CODE(problem.text.empty(), problem.code, kOp, problem.text);
     return result;
 }

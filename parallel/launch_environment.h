@@ -1,4 +1,4 @@
-// What a launcher tells the processes it starts. Internal.
+// What a launcher tells the processes it starts.
 #pragma once
 
 #include <cstdlib>
@@ -6,15 +6,29 @@
 
 namespace evenkeel {
 
-// The number of processes that mpirun or a Slurm launcher says it started; 0 when none did.
-inline int launched_processes() {
+struct Launch {
+    std::string launcher;  // "" when none started this process
+    int processes = 0;     // that it says it started
+    int rank = 0;          // of this process among them
+};
+
+inline Launch launch_of_this_process() {
+    struct Names {
+        const char *launcher, *processes, *rank;
+    };
     // Open MPI; MPICH, Intel MPI and Slurm's pmi2; Slurm with any plugin.
-    for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
-        if (const char* value = std::getenv(name)) {
-            if (const int count = std::atoi(value); count > 0) return count;
-        }
+    constexpr Names kLaunchers[] = {
+        {"mpirun of Open MPI", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+        {"a launcher with PMI", "PMI_SIZE", "PMI_RANK"},
+        {"srun", "SLURM_STEP_NUM_TASKS", "SLURM_PROCID"}};
+    for (const Names& names : kLaunchers) {
+        const char* value = std::getenv(names.processes);
+        const int count = value == nullptr ? 0 : std::atoi(value);
+        if (count <= 0) continue;
+        const char* rank = std::getenv(names.rank);
+        return {names.launcher, count, rank == nullptr ? 0 : std::atoi(rank)};
     }
-    return 0;
+    return {};
 }
 
 }  // namespace evenkeel

@@ -18,8 +18,8 @@ constexpr auto kHoldBack = std::chrono::milliseconds(700);
 
 }  // namespace
 
-MpiSession::MpiSession(int* argc, char*** argv, double timeout_seconds) {
-    const int launched = launched_processes();
+MpiSession::MpiSession(int* argc, char*** argv, double timeout_seconds, Mismatch mismatch) {
+    const int launched = launch_of_this_process().processes;
     if (launched <= 1) {
         world_ = make_single_communicator();
         return;
@@ -28,7 +28,7 @@ MpiSession::MpiSession(int* argc, char*** argv, double timeout_seconds) {
     MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
     owns_mpi_ = true;
     world_ = make_mpi_world(timeout_seconds);
-    if (world_->size() != launched) {
+    if (world_->size() != launched && mismatch == Mismatch::kThrow) {
         const std::string message = concat(
             "[MpiSession] the launcher started ", launched, " processes, but MPI sees ",
             world_->size(),
@@ -62,5 +62,14 @@ void MpiSession::abort(const char* message, int exit_status) {
 }
 
 bool mpi_is_available() { return true; }
+
+std::string mpi_library_version() {
+    char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
+    int length = 0;
+    MPI_Get_library_version(text, &length);
+    // Open MPI goes on with who has built it, behind a comma; others with further lines.
+    const std::string line(text, static_cast<std::size_t>(length));
+    return line.substr(0, line.find_first_of(",\n"));
+}
 
 }  // namespace evenkeel

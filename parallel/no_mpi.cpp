@@ -7,9 +7,11 @@
 
 namespace evenkeel {
 
-MpiSession::MpiSession(int*, char***, double) : world_(make_single_communicator()) {
-    EVENKEEL_CHECK_CODE(launched_processes() <= 1, ErrorCode::kNotBuilt, "MpiSession",
-                        "the launcher started ", launched_processes(),
+MpiSession::MpiSession(int*, char***, double, Mismatch mismatch)
+    : world_(make_single_communicator()) {
+    const int launched = launch_of_this_process().processes;
+    EVENKEEL_CHECK_CODE(launched <= 1 || mismatch == Mismatch::kAccept, ErrorCode::kNotBuilt,
+                        "MpiSession", "the launcher started ", launched,
                         " processes, but this build has no MPI: configure with -DEVENKEEL_MPI=ON");
 }
 
@@ -22,5 +24,7 @@ void MpiSession::abort(const char* message, int exit_status) {
 }
 
 bool mpi_is_available() { return false; }
+
+std::string mpi_library_version() { return ""; }
 
 }  // namespace evenkeel

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Trains on several machines with Open MPI's mpirun, a rank for every slot of a host file. From the root of the repository:
+#   launch/mpirun.sh HOSTS CONFIG [path.to.key=value ...]
+# HOSTS has a line "NAME slots=N" for each machine, N being its GPUs, or on CPUs the ranks it shall run. What follows the
+# configuration are settings (evenkeel train --set). `evenkeel doctor` looks at the machines first, and what it finds wrong
+# ends the script. The run goes on from the newest checkpoint, if there is one. SIGUSR1 or SIGTERM to this
+# script has the run end after a checkpoint, with status 4.
+#
+#   NETWORK   network that the machines share, as 10.0.0.0/24; default: Open MPI chooses
+#   THREADS   of a rank; default 1
+#   EVENKEEL  the program; default build/evenkeel
+#   MPIRUN    the command; default mpirun
+#   PATIENCE  seconds that mpirun may go on when no rank is left on this machine; default 60
+# All variables that begin with NCCL_ or OMP_ are handed on, and LD_LIBRARY_PATH.
+set -euo pipefail
+
+[ $# -ge 2 ] || {
+    sed -n 's/^#   launch/usage: launch/p' "$0" >&2
+    exit 2
+}
+hosts=$1
+config=$2
+shift 2
+settings=()
+for setting in "$@"; do settings+=(--set "$setting"); done
+
+ranks=$(awk '!/^[[:space:]]*(#|$)/ {
+    slots = 1
+    for (i = 2; i <= NF; ++i) if ($i ~ /^slots=/) slots = substr($i, 7)
+    ranks += slots
+} END {print ranks + 0}' "$hosts")
+[ "$ranks" -gt 0 ] || {
+    echo "$hosts: no line such as \"n0 slots=8\"" >&2
+    exit 2
+}
+
+export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-1}} NCCL_DEBUG=${NCCL_DEBUG:-WARN}
+# By default Open MPI binds each of two ranks to one core.
+launch=("${MPIRUN:-mpirun}" -np "$ranks" --hostfile "$hosts" --map-by slot --bind-to none)
+[ -z "${NETWORK:-}" ] ||
+    launch+=(--mca btl_tcp_if_include "$NETWORK" --mca oob_tcp_if_include "$NETWORK")
+while read -r name; do launch+=(-x "$name"); done \
+    < <(compgen -e | grep -E '^(NCCL_|OMP_|LD_LIBRARY_PATH$)')
+
+program=${EVENKEEL:-build/evenkeel}
+"${launch[@]}" -q "$program" doctor --config "$config" "${settings[@]}"
+"${launch[@]}" "$program" train --config "$config" --set trainer.resume=true "${settings[@]}" &
+job=$!
+# mpirun hands SIGUSR1 on to every rank at once. On SIGTERM it would kill them two seconds later, which is too soon for a
+# checkpoint, so it gets the other signal instead. A terminal's SIGINT it gets anyway.
+trap 'kill -USR1 "$job" 2>/dev/null || true' USR1 TERM HUP
+trap : INT
+
+# When a host is cut off, ranks end by themselves on both sides, but mpirun waits for that host's daemon, and for ever. So it
+# is ended when it has had ranks on this machine and has none any more.
+had_ranks='' gone_for=0 status=''
+while kill -0 "$job" 2>/dev/null; do
+    sleep 1 &
+    wait $! || true  # not for sleep itself, which would hold back signals
+    if pgrep -P "$job" -f -- " train --config " >/dev/null; then
+        had_ranks=yes gone_for=0
+    elif [ -n "$had_ranks" ]; then
+        gone_for=$((gone_for + 1))
+    fi
+    [ "$gone_for" -ge "${PATIENCE:-60}" ] || continue
+    echo "no rank is left on this machine, and mpirun still waits for other machines: it is ended" >&2
+    kill -KILL "$job" 2>/dev/null || true
+    status=3
+done
+if [ -z "$status" ]; then
+    status=0
+    wait "$job" || status=$?
+fi
+exit "$status"

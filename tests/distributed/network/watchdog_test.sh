@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# What a run does about a rank that is stopped and about hosts that are cut off from each other: it ends by itself within the
+# time-out, says which ranks are missed, and goes on, when they are there again, to the weights of a run that nothing happened
+# to.
+#   watchdog_test.sh PROGRAM MPIEXEC stop|cut
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+[ -n "${EVENKEEL_CLUSTER:-}" ] || exec "$here/cluster.sh" 2 "$here/watchdog_test.sh" "$@"
+# shellcheck source-path=SCRIPTDIR source=hosts.sh
+. "$here/hosts.sh" "$@"
+trouble=$3
+root=$(cd "$here/../../.." && pwd)
+
+timeout_seconds=6
+steps=100
+# The time-out, the grace in which answers are waited for, what mpirun takes, and time for a machine with much else to do.
+limit=60
+
+printf '10.77.0.1 slots=1\n10.77.0.2 slots=1\n' >hosts
+start() { # RUN: by the launcher, in the background, its process in `job`
+    on 1 env OMPI_MCA_plm_rsh_agent="$EVENKEEL_CLUSTER/agent" OMPI_MCA_plm_rsh_no_tree_spawn=1 \
+        NETWORK=10.77.0.0/24 PATIENCE=4 EVENKEEL="$program" MPIRUN="$EVENKEEL_MPIEXEC" \
+        "$root/launch/mpirun.sh" hosts "$config" trainer.run_dir="$PWD/$1" trainer.steps=$steps \
+        parallel.tensor_parallel=2 parallel.timeout_seconds=$timeout_seconds >"$1.txt" 2>&1 &
+    job=$!
+}
+finish() { # waits for the job; its status in `status`
+    status=0
+    wait "$job" || status=$?
+}
+records() { { [ ! -f "$1/metrics.jsonl" ] || cat "$1/metrics.jsonl"; } | wc -l; }
+# Inside the cluster's process namespace nobody else has processes.
+ranks() { pgrep -f "^$program train" || true; }
+
+say "undisturbed"
+alone 2 train --config "$config" --set trainer.run_dir=want --set trainer.steps=$steps \
+    --set parallel.tensor_parallel=2 >want.txt 2>&1 || fail "the undisturbed run failed:" want.txt
+
+say "$trouble"
+start run
+while [ "$(records run)" -lt 20 ]; do
+    kill -0 "$job" 2>/dev/null || fail "the run ended before anything happened:" run.txt
+    sleep 0.02
+done
+case $trouble in
+    stop) kill -STOP "$(ranks | tail -1)" ;;
+    cut) cut_link 2 ;;
+    *) fail "no such trouble: $trouble" ;;
+esac
+began=$SECONDS
+[ "$(records run)" -lt $((steps - 10)) ] || fail "the run was over too soon:" run.txt
+while kill -0 "$job" 2>/dev/null || [ -n "$(ranks)" ]; do
+    [ $((SECONDS - began)) -le $limit ] || fail "not all has ended within $limit s:" run.txt
+    sleep 0.1
+done
+finish
+say "ended after $((SECONDS - began)) s with status $status"
+grep -q "rank 0 waited $timeout_seconds s for rank 1" run.txt || fail "no word of the rank that is missed:" run.txt
+[ "$status" != 0 ] || fail "the launcher did not tell that the run has failed:" run.txt
+
+say "and again, when all is well"
+[ "$trouble" != cut ] || heal_link 2
+start run
+finish
+[ "$status" = 0 ] || fail "the run did not go on: status $status" run.txt
+grep -q "resuming from" run.txt || fail "the run did not resume:" run.txt
+same_weights want run
+say "passed"
