@@ -243,6 +243,14 @@ Tensor TensorParallelAttention::forward(const Tensor& x,
                                         const SequenceLayout& layout,
                                         AttentionSaved& saved,
                                         AttentionStats* stats) {
+    attend(x, layout, saved, stats);
+    return project(saved);
+}
+
+void TensorParallelAttention::attend(const Tensor& x,
+                                     const SequenceLayout& layout,
+                                     AttentionSaved& saved,
+                                     AttentionStats* stats) {
     saved.x = x;
     saved.qkv = qkv_->forward(x);
     const std::int64_t B = x.size(0), T = x.size(1);
@@ -261,7 +269,11 @@ Tensor TensorParallelAttention::forward(const Tensor& x,
     saved.lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32, x.device());
     flash_attention_forward(saved.q, saved.k, v, attention_options(layout), saved.out, saved.lse,
                             stats);
-    return output_->forward(saved.out.view({B, T, local_heads_ * config_.head_dim}));
+}
+
+Tensor TensorParallelAttention::project(const AttentionSaved& saved) const {
+    const Tensor& out = saved.out;
+    return output_->forward(out.view({out.size(0), out.size(1), local_heads_ * config_.head_dim}));
 }
 
 Tensor TensorParallelAttention::backward(const Tensor& dy,

@@ -76,6 +76,12 @@ class TensorParallelAttention {
                    const SequenceLayout& layout,
                    AttentionSaved& saved,
                    AttentionStats* stats);
+    // The two halves of it: all that backward reads, from x; and the output projection.
+    void attend(const Tensor& x,
+                const SequenceLayout& layout,
+                AttentionSaved& saved,
+                AttentionStats* stats);
+    Tensor project(const AttentionSaved& saved) const;
     // dy [B, T, C]; adds to parameter gradients; returns dx.
     Tensor backward(const Tensor& dy, const SequenceLayout& layout, const AttentionSaved& saved);
     // Appends x's T tokens to the cache, at the positions that follow it, and attends to all of it (or to the

@@ -67,7 +67,7 @@ constexpr struct {
 } kSingleRank[] = {
     {"gemm", bench::measure_gemm}, {"attention", bench::measure_attention},
     {"norm", bench::measure_norm}, {"memory", bench::measure_memory},
-    {"step", bench::measure_step},
+    {"step", bench::measure_step}, {"recompute", bench::measure_recompute},
 };
 constexpr const char* kRanks = "ranks";
 

@@ -70,6 +70,8 @@ Lines measure_attention();
 Lines measure_norm();
 Lines measure_memory();
 Lines measure_step();
+// Time and memory of a step with each ModelConfig::recompute.
+Lines measure_recompute();
 // What telemetry and QK-norm add to a step of training that model; `step` does one.
 Lines measure_costs(const ModelConfig& config,
                     std::int64_t batch,

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <thread>
 
+#include "framework/buffer.h"
 #include "framework/optimizer/adamw.h"
 #include "framework/rng.h"
 #include "launch/bench.h"
@@ -96,6 +97,48 @@ Lines measure_step() {
           {flops / fp32.flops() * median_ratio(times[2], times[0]), "of fp32 GEMM"}}}};
     for (const Line& cost : measure_costs(config, kBatch, kTokens, [&] { full.step(); }))
         lines.push_back(cost);
+    return lines;
+}
+
+Lines measure_recompute() {
+    const auto world = make_single_communicator();
+    const ProcessGrid grid(*world, {});
+    struct Mode {
+        const char* name;
+        Recompute recompute;
+    };
+    constexpr Mode kModes[] = {{"none", Recompute::kNone},
+                               {"attention", Recompute::kAttention},
+                               {"full", Recompute::kFull}};
+    std::vector<std::unique_ptr<Stepper>> steppers;
+    std::vector<Body> bodies;
+    std::vector<double> peaks, flops;
+    for (const Mode& mode : kModes) {
+        ModelConfig config = step_config();
+        config.recompute = mode.recompute;
+        const std::size_t before = Buffer::live_bytes(Device::kCpu);
+        steppers.push_back(std::make_unique<Stepper>(grid, config));
+        Buffer::reset_peak(Device::kCpu);
+        steppers.back()->step();
+        peaks.push_back(static_cast<double>(Buffer::peak_bytes(Device::kCpu) - before));
+        bodies.emplace_back([stepper = steppers.back().get()] { stepper->step(); });
+        flops.push_back(flops_per_token(config, kTokens) +
+                        recomputed_flops_per_token(config, kTokens));
+    }
+    const Times times = time_in_turn(bodies, 7, 0.2);
+    Lines lines;
+    for (std::size_t i = 0; i < std::size(kModes); ++i) {
+        const std::string name = concat("recompute ", kModes[i].name);
+        Line time{step_name(name.c_str()), 1e3 * median(times[i]), "ms", {}};
+        Line memory{concat("  its peak of memory"), peaks[i] / (1 << 20), "MiB", {}};
+        if (i > 0) {
+            time.shares = {{median_ratio(times[i], times[0]), "of the time of none"},
+                           {flops[i] / flops[0], "of its hardware FLOPs"}};
+            memory.shares = {{peaks[i] / peaks[0], "of the memory of none"}};
+        }
+        lines.push_back(time);
+        lines.push_back(memory);
+    }
     return lines;
 }
 

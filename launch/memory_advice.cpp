@@ -23,6 +23,18 @@ bool fit_micro_batch(RunConfig& config, int world_size, std::size_t available) {
     return false;
 }
 
+// The same, or else with more that backward makes again.
+bool fit(RunConfig& config, int world_size, std::size_t available) {
+    const RunConfig before = config;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kAttention, Recompute::kFull}) {
+        if (recompute < before.model.recompute) continue;
+        config = before;
+        config.model.recompute = recompute;
+        if (fit_micro_batch(config, world_size, available)) return true;
+    }
+    return false;
+}
+
 bool is_valid(const RunConfig& config) {
     try {
         config.model.validate(config.parallel.tensor_parallel, config.device);
@@ -41,6 +53,10 @@ std::string settings(const RunConfig& config, const RunConfig& before, int world
         before.parallel.tensor_parallel);
     add("trainer.micro_batch_size", config.trainer.micro_batch_size,
         before.trainer.micro_batch_size);
+    if (config.model.recompute != before.model.recompute) {
+        const bool full = config.model.recompute == Recompute::kFull;
+        text += concat(text.empty() ? "" : " ", "model.recompute=", full ? "full" : "attention");
+    }
     return concat(text, " fits: ", bytes_text(plan_memory(config, world_size).total()), " a rank");
 }
 
@@ -60,21 +76,22 @@ MemoryPlan plan_memory(const RunConfig& config, int world_size) {
 
 std::string what_fits(const RunConfig& config, int world_size, std::size_t available) {
     RunConfig fitted = config;
-    if (fit_micro_batch(fitted, world_size, available)) return settings(fitted, config, world_size);
+    if (fit(fitted, world_size, available)) return settings(fitted, config, world_size);
     for (std::int64_t ranks = 2 * config.parallel.tensor_parallel; ranks <= kMostRanks;
          ranks += config.parallel.tensor_parallel) {
         fitted = config;
         fitted.parallel.tensor_parallel = ranks;
         const int world = std::max(world_size, static_cast<int>(ranks));
         if (world % ranks != 0 || !is_valid(fitted)) continue;
-        if (!fit_micro_batch(fitted, world, available)) continue;
+        if (!fit(fitted, world, available)) continue;
         const std::string more =
             world > world_size ? concat(", with ", world, " ranks in all",
                                         config.device == Device::kCpu ? ", on more machines" : "")
                                : "";
         return settings(fitted, config, world) + more;
     }
-    return "no micro-batch and no number of tensor-parallel ranks makes it fit: shorten "
+    return "no micro-batch, no model.recompute and no number of tensor-parallel ranks makes it "
+           "fit: shorten "
            "trainer.seq_len or make the model smaller";
 }
 

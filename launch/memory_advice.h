@@ -14,7 +14,8 @@ namespace evenkeel {
 MemoryPlan plan_memory(const RunConfig& config, int world_size);
 
 // One clause that names the settings nearest to the configuration whose plan takes `available` bytes at most:
-// a smaller micro-batch that divides what a rank sees of a step, or else more tensor-parallel ranks.
+// a smaller micro-batch that divides what a rank sees of a step, or else more that backward makes again, or else
+// more tensor-parallel ranks.
 std::string what_fits(const RunConfig& config, int world_size, std::size_t available);
 
 // Before anything is allocated: throws kConfig where a GPU's free memory, or a machine's whole, is less than the

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -175,6 +176,22 @@ std::string zero_saving(RunConfig config, int ranks) {
                   " of ", bytes_text(whole), "\n");
 }
 
+// What a token takes, and with what backward makes again what the hardware does for it.
+std::string flops_text(const RunConfig& config) {
+    const double model = flops_per_token(config.model, config.trainer.seq_len);
+    const double again = recomputed_flops_per_token(config.model, config.trainer.seq_len);
+    char text[160];
+    std::snprintf(text, sizeof text, "%.4g FLOPs a token", model);
+    std::string line = text;
+    if (again > 0.0) {
+        std::snprintf(text, sizeof text,
+                      "; %.4g hardware FLOPs with what backward makes again (%.1f %% more)",
+                      model + again, 100.0 * again / model);
+        line += text;
+    }
+    return line + "\n";
+}
+
 // For the ranks that the configuration asks for; one copy of the model where it leaves their number open.
 void print_plan(const RunConfig& config) {
     const ParallelConfig& parallel = config.parallel;
@@ -184,7 +201,8 @@ void print_plan(const RunConfig& config) {
     std::cout << grouped(parameter_count(config.model)) << " parameters on " << ranks
               << " rank(s), tensor parallel " << parallel.tensor_parallel
               << "; memory of each rank, " << name_of(config.device) << "\n"
-              << to_text(plan_memory(config, ranks)) << zero_saving(config, ranks) << "\n";
+              << to_text(plan_memory(config, ranks)) << zero_saving(config, ranks)
+              << flops_text(config) << "\n";
 }
 
 // This rank's part of what the ranks of a node have in common: the machine, or a GPU that several use.

@@ -115,4 +115,29 @@ double flops_per_token(const ModelConfig& config, std::int64_t seq_len) {
     return 6.0 * matrices + per_pair * keys;
 }
 
+double recomputed_flops_per_token(const ModelConfig& config, std::int64_t seq_len) {
+    if (config.recompute == Recompute::kNone) return 0.0;
+    const AttentionConfig& a = config.attention;
+    const auto product = [&](std::int64_t outputs, std::int64_t inputs) {
+        return 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);
+    };
+    const std::int64_t queries = a.num_heads * a.head_dim, keys = a.num_kv_heads * a.head_dim;
+    double layer = product(queries + 2 * keys, config.width);
+    if (config.recompute == Recompute::kFull) {
+        const bool parallel = config.architecture == Architecture::kParallel;
+        const bool pre_norm = config.architecture == Architecture::kPreNorm;
+        const std::int64_t inner = is_gated(config.activation) ? 2 : 1;
+        layer += product(inner * config.feed_forward_width, config.width);
+        // Only where backward reads what they return.
+        if (!parallel) layer += product(config.width, queries);
+        if (!parallel && !pre_norm) layer += product(config.width, config.feed_forward_width);
+    }
+    double flops = static_cast<double>(config.num_layers) * layer;
+    for (std::int64_t i = 0; i < config.num_layers; ++i) {
+        flops += 4.0 * static_cast<double>(queries) *
+                 mean_visible_keys(config.layer_attention(i), seq_len);
+    }
+    return flops;
+}
+
 }  // namespace evenkeel

@@ -196,6 +196,7 @@ Tensor LanguageModel::forward(const Tensor& tokens,
             (*observer)({static_cast<std::int64_t>(layer), attention.heads(qkv, 0),
                          attention.heads(qkv, 1), stats});
         }
+        if (saved != nullptr) blocks_[layer]->forget(of_block);
     }
     Tensor rstd;
     const Tensor normed = normalize(x, rstd);

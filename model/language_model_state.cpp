@@ -74,8 +74,9 @@ class AnnealedSource final : public TensorSource {
 
 std::string description_of(const ModelConfig& config) {
     ModelConfig described = config;
-    described.telemetry = true;  // watching changes nothing
-    described.method.clear();    // its settings are there
+    described.telemetry = true;              // watching changes nothing
+    described.recompute = Recompute::kNone;  // nor does making things again
+    described.method.clear();                // its settings are there
     return config_json(described);
 }
 
@@ -93,6 +94,7 @@ void LanguageModel::check_same_model(const TensorSource& weights) const {
     saved.type = config_.type;
     saved.method = config_.method;
     saved.telemetry = config_.telemetry;
+    saved.recompute = config_.recompute;
     saved.init_std = config_.init_std;
     saved.embedding_init_std = config_.embedding_init_std;
     saved.max_seq_len = config_.max_seq_len;

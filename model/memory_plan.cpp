@@ -155,13 +155,81 @@ void plan_sigma_reparam(const ModelConfig& config, const Sizes& s, MemoryPlan& p
     }
 }
 
-// Attention's share of what backward makes: the gradient that the feed-forward layer returned (added up before in
-// nGPT), those of out and qkv, and what flash attention needs or else the gradient of the input. (The partial
-// sums of the gains' gradients, N/64 numbers a channel, are always less.)
-std::size_t attention_backward(const Sizes& s, std::size_t scratch) {
+// Attention's share of what backward makes: the gradients of out and qkv, and what flash attention needs or else the
+// gradient of the input; of parallel layers beside the one that the feed-forward layer returned. (The partial sums
+// of the gains' gradients, N/64 numbers a channel, are always less.)
+std::size_t attention_backward(const ModelConfig& config, const Sizes& s, std::size_t scratch) {
     const std::size_t qkv = (s.heads + 2 * s.kv_heads) * s.D;
-    const std::size_t returned = s.ngpt ? 0 : s.C;
+    const std::size_t returned = config.architecture == Architecture::kParallel ? s.C : 0;
     return s.e * s.N * (returned + s.heads * s.D + qkv) + std::max(scratch, s.e * s.N * s.C);
+}
+
+// What forward keeps of a layer, in bytes, and what backward's two halves have of it beside that.
+struct LayerMemory {
+    std::int64_t kept;
+    std::int64_t in_feed_forward;  // made again
+    std::int64_t in_attention;     // the same, less what the half before has read and dropped
+};
+
+LayerMemory layer_memory(const ModelConfig& config, std::int64_t layer, const Sizes& s) {
+    const Architecture architecture = config.architecture;
+    const bool sandwich = architecture == Architecture::kSandwichNorm;
+    const bool parallel = architecture == Architecture::kParallel;
+    // Whether attention reads a tensor of its own, and not one that is kept anyway.
+    const bool own_input = sandwich || architecture == Architecture::kPreNorm;
+    // Of the stream: what attention and the feed-forward layer read and, where a norm follows, return; of nGPT
+    // those are the stream itself.
+    const std::size_t of_stream = sandwich ? 6 : parallel ? 2 : 4;
+    const std::size_t statistics = s.ngpt ? 4 : s.norms * s.statistics;
+    const auto stream = static_cast<std::int64_t>(s.e * s.N * s.C);
+
+    const AttentionConfig attention = config.layer_attention(layer);
+    const bool has_norm = attention.qk_norm.kind != QkNormConfig::Kind::kNone;
+    const std::size_t in_and_out = s.heads + (s.heads + 2 * s.kv_heads);
+    const std::size_t turned = has_norm ? s.heads + s.kv_heads : 0;
+    const std::size_t heads =
+        s.e * s.N * (in_and_out + turned) * s.D + 4 * s.N * s.heads + saved_norm(attention, s);
+    const std::size_t hidden = s.e * s.N * (s.inner + 1) * s.F;
+    const auto all = static_cast<std::int64_t>(heads + hidden + 4 * s.N * statistics) +
+                     static_cast<std::int64_t>(of_stream) * stream;
+    const std::int64_t inside = static_cast<std::int64_t>(heads) + (own_input ? stream : 0);
+    // Of the stream, the feed-forward layer's input and what it returns where others do not read them too.
+    const int own = sandwich ? 2 : parallel ? 0 : 1;
+    const std::int64_t dropped = static_cast<std::int64_t>(hidden) + own * stream;
+    switch (config.recompute) {
+        case Recompute::kNone:
+            break;
+        case Recompute::kAttention:
+            return {all - inside, 0, inside - dropped};
+        case Recompute::kFull:
+            return {stream, all - stream - (parallel ? inside : 0), all - stream - dropped};
+    }
+    return {all, 0, -dropped};
+}
+
+// What forward keeps and what backward makes on top, most in the last layer, for which all others wait.
+void plan_activations(const ModelConfig& config,
+                      const Sizes& s,
+                      std::size_t scratch,
+                      MemoryPlan& plan) {
+    const std::size_t stream = s.e * s.N * s.C;
+    // Where norms follow the layers, also the gradient of what a layer returned.
+    const bool post = config.architecture == Architecture::kPostNorm ||
+                      config.architecture == Architecture::kSandwichNorm;
+    const std::size_t gradients = (post ? 3 : 2) * stream;
+    const std::size_t final_norm = s.ngpt ? stream : 2 * stream + 4 * s.N * s.statistics;
+    const auto feed_forward = static_cast<std::int64_t>(s.e * s.N * ((s.inner + 1) * s.F + s.C));
+    const auto attention = static_cast<std::int64_t>(attention_backward(config, s, scratch));
+    std::int64_t saved = 0, most = 0;
+    for (std::int64_t i = 0; i < config.num_layers; ++i) {
+        const LayerMemory layer = layer_memory(config, i, s);
+        plan.saved_layer = std::max(plan.saved_layer, static_cast<std::size_t>(layer.kept));
+        saved += layer.kept;
+        most = std::max({most, saved + layer.in_feed_forward + feed_forward,
+                         saved + layer.in_attention + attention});
+    }
+    plan.saved = static_cast<std::size_t>(saved) + final_norm;
+    plan.backward = gradients + static_cast<std::size_t>(most - saved);
 }
 
 }  // namespace
@@ -191,32 +259,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
                                              static_cast<std::int64_t>(s.kv_heads));
     }
 
-    // Of the stream: what attention and the feed-forward layer read and, where a norm follows, return; of nGPT
-    // those are the stream itself.
-    const std::size_t kept = config.architecture == Architecture::kSandwichNorm ? 6
-                             : config.architecture == Architecture::kParallel   ? 2
-                                                                                : 4;
-    const std::size_t of_stream = s.ngpt ? 4 : s.norms * s.statistics;
-    const std::size_t in_and_out = s.heads + (s.heads + 2 * s.kv_heads);
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-        const AttentionConfig attention = config.layer_attention(layer);
-        const bool normed = attention.qk_norm.kind != QkNormConfig::Kind::kNone;
-        const std::size_t turned = normed ? s.heads + s.kv_heads : 0;
-        const std::size_t of_layer =
-            s.e * s.N * (kept * s.C + (in_and_out + turned) * s.D + (s.inner + 1) * s.F) +
-            4 * s.N * (s.heads + of_stream) + saved_norm(attention, s);
-        plan.saved_layer = std::max(plan.saved_layer, of_layer);
-        plan.saved += of_layer;
-    }
-    plan.saved += s.ngpt ? s.e * s.N * s.C : 2 * s.e * s.N * s.C + 4 * s.N * s.statistics;
     plan.loss = s.e * s.N * s.V + 4 * s.N;
-
-    // Where norms follow the layers, also the gradient of what a layer returned.
-    const bool post = config.architecture == Architecture::kPostNorm ||
-                      config.architecture == Architecture::kSandwichNorm;
-    const std::size_t feed_forward = s.e * s.N * ((s.inner + 1) * s.F + s.C);
-    plan.backward = (post ? 3 : 2) * s.e * s.N * s.C +
-                    std::max(feed_forward, attention_backward(s, scratch.backward));
+    plan_activations(config, s, scratch.backward, plan);
     if (!on_gpu && shape.tensor_parallel > 1) {
         const auto P = static_cast<std::size_t>(shape.tensor_parallel);
         plan.communication = std::min(kLongestMessage, s.e * s.N * s.C) / P * (P - 1);
@@ -257,7 +301,7 @@ std::string to_text(const MemoryPlan& plan) {
     line("tables", plan.tables, "rotation, telemetry, token ids");
     line("activations", plan.saved, bytes_text(plan.saved_layer) + " a layer");
     line("loss", plan.loss, "logits, replaced by their gradients");
-    line("backward", plan.backward, "what it makes on top of these");
+    line("backward", plan.backward, "what it makes on top of these, and again");
     line("communication", plan.communication, "");
     line("workspace", plan.workspace,
          "cuBLASLt; beside it a GPU holds its context and NCCL's buffers");

@@ -43,19 +43,24 @@ struct MemoryPlan {
     std::size_t moments = 0;    // 8 (M + G); cut: 8 (Mw + Gw + (M - Mw + G - Gw)/Q)
     std::size_t tables = 0;  // rotation of each layer 4 T D, telemetry, token ids, singular vectors
 
-    // Of one layer between forward and backward:
+    // Of one layer between forward and backward where nothing is made again:
     //   e N (4 C + (3 Hl + 3 Kl) D + (g + 1) F/P) + 4 N (2 Hl + Kl + n m),
     // without QK-norm e N (4 C + (2 Hl + 2 Kl) D + (g + 1) F/P) + 4 N (Hl + n m). In place of 4 C sandwich_norm has
     // 6 C, parallel 2 C. With one statistic for all heads 2 in place of the second Hl + Kl; with a factor of the logits in place of gains a channel 4 Hl D more.
-    std::size_t saved_layer = 0;  // the most that a layer has
     // In nGPT 4 N more a layer for each of its two updates than a norm keeps, 4 N (.. + 4).
+    // recompute full keeps e N C of all this, attention all but what it makes up to its output projection,
+    //   e N (3 Hl + 3 Kl) D + 4 N (2 Hl + Kl), and e N C where a norm is before it and before it alone.
+    std::size_t saved_layer = 0;  // the most that a layer has
     // Of all layers, and 2 e N C + 4 N m of the final norm; e N C without one.
     std::size_t saved = 0;
     std::size_t loss = 0;  // logits, then their gradients: e N V/P; and 4 N
     // What backward makes on top, most in the last layer, for which all others wait: gradients of the final norm's
     // output and of the residual stream, and the larger of what its two halves make,
-    //   2 e N C + max(e N ((g + 1) F/P + C), e N (C + (2 Hl + 2 Kl) D) + max(s, e N C)),
-    // and e N C of a norm after a layer.
+    //   2 e N C + max(e N ((g + 1) F/P + C), e N (2 Hl + 2 Kl) D + max(s, e N C) - d),
+    // and e N C of a norm after a layer. d is what only the feed-forward half reads, dropped after it:
+    // e N ((g + 1) F/P + C), of sandwich_norm e N C more, of parallel as much less, and there attention's half has
+    // e N C more. What has not been kept is there too: the layer's own with recompute full (of parallel half by
+    // half), attention's in its half with recompute attention.
     std::size_t backward = 0;
     std::size_t communication = 0;  // staging of sums over ranks on the CPU
 

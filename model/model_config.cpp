@@ -13,6 +13,7 @@ constexpr const char* kActivationNames[] = {"swiglu", "gelu", "geglu"};
 constexpr const char* kArchitectureNames[] = {"pre_norm", "ngpt", "post_norm", "sandwich_norm",
                                               "parallel"};
 constexpr const char* kTypeNames[] = {"fp32", "bf16"};
+constexpr const char* kRecomputeNames[] = {"none", "attention", "full"};
 // The product of any two sizes fits 63 bits, and so does a position in flash attention's 32.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
 
@@ -180,6 +181,9 @@ void ModelConfig::visit_fields(ConfigVisitor& v) {
         "standard deviation of an untied embedding's initial weights; a tied one gets init_std");
     v.choice("type", type, kTypeNames, "storage of activations and of the weights they meet");
     v.field("telemetry", telemetry, "measure max logit and entropy of every head");
+    v.choice("recompute", recompute, kRecomputeNames,
+             "what backward makes again so that less is kept: none, the attention layers, or full, "
+             "all of each block");
     const ModelConfig before_attention = *this;
     v.section("attention", attention, "the attention layers");
     if (!method.empty()) follow_sizes(before_attention, *this);

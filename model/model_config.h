@@ -27,6 +27,15 @@ enum class Architecture {
     kParallel,      // y = x + f(n) + g(n), n = norm(x)                     (GPT-J, Command R)
 };
 
+// What backward makes again from what forward has kept, so that less is kept: the same bits in less memory and more
+// time. After Chen et al. 2016 (section 4, the inputs of parts alone) and Korthikanti et al. 2022 (section 5, of
+// attention alone).
+enum class Recompute {
+    kNone,
+    kAttention,  // what attention makes up to its output projection, and the norm before it
+    kFull,       // all of a block; its input is kept
+};
+
 // The norms of the residual stream.
 struct NormConfig {
     enum class Kind { kRms, kLayerNorm };
@@ -63,6 +72,7 @@ struct ModelConfig {
     double embedding_init_std = 1.0;  // of an untied embedding; a tied one gets init_std
     ComputeType type = ComputeType::kBf16;
     bool telemetry = true;  // per-head max logit and entropy from inside the attention kernel
+    Recompute recompute = Recompute::kNone;
     AttentionConfig attention;
     void visit_fields(ConfigVisitor& v);
     // Throws kConfig naming the key to change.
@@ -86,5 +96,7 @@ std::int64_t parameter_count(const ModelConfig& config);
 // element a token is multiplied with (embedding look-up excluded, output projection included), plus
 // attention's 12 H D per visible (query, key) pair, the mean over the mask's visible pairs.
 double flops_per_token(const ModelConfig& config, std::int64_t seq_len);
+// The same of what backward makes again beside these (Recompute): what the hardware has to do more for the same model.
+double recomputed_flops_per_token(const ModelConfig& config, std::int64_t seq_len);
 
 }  // namespace evenkeel

@@ -14,6 +14,7 @@ DecoderBlock::DecoderBlock(const ProcessGrid& grid,
                            DType type,
                            const std::string& prefix)
     : prefix_(prefix),
+      recompute_(config.recompute),
       attention_(grid, config.layer_attention(layer), config.width, type, prefix + ".attention"),
       feed_forward_(grid, config, type, prefix + ".feed_forward"),
       gated_(is_gated(config.activation)),
@@ -32,6 +33,22 @@ void DecoderBlock::probe_attention(FiniteProbe& probe, const AttentionSaved& sav
     probe.check(prefix_ + ".attention.q (forward)", saved.q);
     probe.check(prefix_ + ".attention.k (forward)", saved.k);
     probe.check(prefix_ + ".attention.out (forward)", saved.out);
+}
+
+void DecoderBlock::forget(DecoderBlockSaved& saved) const {
+    switch (recompute_) {
+        case Recompute::kNone:
+            break;
+        case Recompute::kAttention:
+            saved.attention = {};
+            break;
+        case Recompute::kFull: {
+            const Tensor x = saved.x;
+            saved = {};
+            saved.x = x;
+            break;
+        }
+    }
 }
 
 LayerWeights DecoderBlock::weights() const {

@@ -18,7 +18,8 @@
 
 namespace evenkeel {
 
-// What forward keeps for backward. A kind of block leaves undefined what it has no use for.
+// What forward keeps for backward. A kind of block leaves undefined what it has no use for, and backward makes again
+// what forget() has dropped.
 struct DecoderBlockSaved {
     Tensor x;                  // [B, T, C]
     AttentionSaved attention;  // its x is the normalised input, or x itself
@@ -49,10 +50,14 @@ class DecoderBlock {
                            DecoderBlockSaved& saved,
                            AttentionStats* stats,
                            FiniteProbe* probe) = 0;
-    // gradient [B, T, C]: dy on entry, dx on return, in place. Adds to parameter gradients.
+    // Drops what backward makes again, as ModelConfig::recompute says: after a forward pass that backward follows,
+    // once nobody else reads it.
+    void forget(DecoderBlockSaved& saved) const;
+    // gradient [B, T, C]: dy on entry, dx on return, in place. Adds to parameter gradients. Drops what it has read
+    // as it goes. What it makes again has the bits that forward made, and no more messages than it takes.
     virtual void backward(const Tensor& gradient,
                           const SequenceLayout& layout,
-                          const DecoderBlockSaved& saved) = 0;
+                          DecoderBlockSaved& saved) = 0;
     // Forward for the next T tokens of a sequence whose earlier ones are in the cache.
     virtual Tensor decode(const Tensor& x, KvCache& cache) = 0;
     virtual void collect_parameters(ParameterList& list) = 0;
@@ -64,6 +69,7 @@ class DecoderBlock {
     void probe_attention(FiniteProbe& probe, const AttentionSaved& saved) const;
 
     std::string prefix_;
+    Recompute recompute_;
     TensorParallelAttention attention_;
     FeedForward feed_forward_;
 

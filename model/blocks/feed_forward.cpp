@@ -39,7 +39,7 @@ void FeedForward::initialize(double weight_std, double output_std, std::uint64_t
     init_normal(down_.weight(), output_std, seed);
 }
 
-Tensor FeedForward::forward(const Tensor& x, FeedForwardSaved& saved, FiniteProbe* probe) const {
+void FeedForward::activate(const Tensor& x, FeedForwardSaved& saved) const {
     saved.x = x;
     saved.inner = in_.forward(x);  // [B, T, 2 F/P] or [B, T, F/P]
     const std::int64_t halves = is_gated(activation_) ? 2 : 1;
@@ -56,6 +56,10 @@ Tensor FeedForward::forward(const Tensor& x, FeedForwardSaved& saved, FiniteProb
             geglu_forward(saved.inner, saved.hidden);
             break;
     }
+}
+
+Tensor FeedForward::forward(const Tensor& x, FeedForwardSaved& saved, FiniteProbe* probe) const {
+    activate(x, saved);
     Tensor y = down_.forward(saved.hidden);  // [B, T, C]
     if (probe != nullptr) {
         probe->check(prefix_ + ".inner (forward)", saved.inner);

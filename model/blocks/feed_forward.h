@@ -34,6 +34,8 @@ class FeedForward {
 
     // x and y [B, T, C], replicated over TP.
     Tensor forward(const Tensor& x, FeedForwardSaved& saved, FiniteProbe* probe) const;
+    // What backward reads of it, all but the last product.
+    void activate(const Tensor& x, FeedForwardSaved& saved) const;
     // dy [B, T, C]; adds to parameter gradients; returns dx.
     Tensor backward(const Tensor& dy, const FeedForwardSaved& saved);
 

@@ -46,6 +46,18 @@ void NgptBlock::initialize(std::uint64_t seed) {
     init_constant(feed_forward_rate_, first);
 }
 
+void NgptBlock::add_attention(DecoderBlockSaved& saved) {
+    saved.attention_out = attention_.project(saved.attention);
+    saved.residual =
+        moved(saved.x, saved.attention_out, attention_rate_, rate_factor_, saved.attention_inverse);
+}
+
+Tensor NgptBlock::add_feed_forward(DecoderBlockSaved& saved, FiniteProbe* probe) {
+    saved.feed_forward_out = feed_forward_.forward(saved.residual, saved.feed_forward, probe);
+    return moved(saved.residual, saved.feed_forward_out, feed_forward_rate_, rate_factor_,
+                 saved.feed_forward_inverse);
+}
+
 Tensor NgptBlock::forward(const Tensor& x,
                           const SequenceLayout& layout,
                           DecoderBlockSaved& saved,
@@ -53,18 +65,15 @@ Tensor NgptBlock::forward(const Tensor& x,
                           FiniteProbe* probe) {
     saved.x = x;
     const MemoryScope of_attention(prefix_, ".attention (forward)");
-    saved.attention_out = attention_.forward(x, layout, saved.attention, stats);
-    saved.residual =
-        moved(x, saved.attention_out, attention_rate_, rate_factor_, saved.attention_inverse);
+    attention_.attend(x, layout, saved.attention, stats);
+    add_attention(saved);
     if (probe != nullptr) {
         probe_attention(*probe, saved.attention);
         probe->check(prefix_ + ".attention (forward)", saved.attention_out);
         probe->check(prefix_ + " hidden state after attention (forward)", saved.residual);
     }
     const MemoryScope of_feed_forward(prefix_, ".feed_forward (forward)");
-    saved.feed_forward_out = feed_forward_.forward(saved.residual, saved.feed_forward, probe);
-    Tensor y = moved(saved.residual, saved.feed_forward_out, feed_forward_rate_, rate_factor_,
-                     saved.feed_forward_inverse);
+    Tensor y = add_feed_forward(saved, probe);
     if (probe != nullptr) {
         probe->check(prefix_ + " hidden state after feed_forward (forward)", y);
     }
@@ -73,15 +82,30 @@ Tensor NgptBlock::forward(const Tensor& x,
 
 void NgptBlock::backward(const Tensor& gradient,
                          const SequenceLayout& layout,
-                         const DecoderBlockSaved& saved) {
+                         DecoderBlockSaved& saved) {
+    if (recompute_ == Recompute::kFull) {
+        const MemoryScope of_attention(prefix_, ".attention (made again)");
+        attention_.attend(saved.x, layout, saved.attention, nullptr);
+        add_attention(saved);
+        const MemoryScope of_feed_forward(prefix_, ".feed_forward (made again)");
+        add_feed_forward(saved, nullptr);
+    }
     const Tensor dout =
         Tensor::uninitialized(gradient.shape(), gradient.dtype(), gradient.device());
-    const MemoryScope of_feed_forward(prefix_, ".feed_forward (backward)");
-    normalized_update_backward(gradient, saved.residual, saved.feed_forward_out,
-                               feed_forward_rate_.value, rate_factor_, saved.feed_forward_inverse,
-                               gradient, dout, feed_forward_rate_.grad);
-    add_in_place(gradient, feed_forward_.backward(dout, saved.feed_forward));
-    const MemoryScope of_attention(prefix_, ".attention (backward)");
+    {
+        const MemoryScope scope(prefix_, ".feed_forward (backward)");
+        normalized_update_backward(
+            gradient, saved.residual, saved.feed_forward_out, feed_forward_rate_.value,
+            rate_factor_, saved.feed_forward_inverse, gradient, dout, feed_forward_rate_.grad);
+        add_in_place(gradient, feed_forward_.backward(dout, saved.feed_forward));
+        saved.feed_forward = {};
+        saved.feed_forward_out = {};
+    }
+    if (recompute_ == Recompute::kAttention) {
+        const MemoryScope scope(prefix_, ".attention (made again)");
+        attention_.attend(saved.x, layout, saved.attention, nullptr);
+    }
+    const MemoryScope scope(prefix_, ".attention (backward)");
     normalized_update_backward(gradient, saved.x, saved.attention_out, attention_rate_.value,
                                rate_factor_, saved.attention_inverse, gradient, dout,
                                attention_rate_.grad);

@@ -28,11 +28,15 @@ class NgptBlock : public DecoderBlock {
                    FiniteProbe* probe) override;
     void backward(const Tensor& gradient,
                   const SequenceLayout& layout,
-                  const DecoderBlockSaved& saved) override;
+                  DecoderBlockSaved& saved) override;
     Tensor decode(const Tensor& x, KvCache& cache) override;
     void collect_parameters(ParameterList& list) override;
 
   private:
+    // The stream after attention's part of the block, and after the feed-forward layer's.
+    void add_attention(DecoderBlockSaved& saved);
+    Tensor add_feed_forward(DecoderBlockSaved& saved, FiniteProbe* probe);
+
     double rate_factor_;  // from parameter to alpha
     Parameter attention_rate_, feed_forward_rate_;
 };

@@ -39,12 +39,26 @@ Tensor ParallelBlock::forward(const Tensor& x,
     return y;
 }
 
+// Nobody reads what the two layers return, so that their last products are not made again.
 void ParallelBlock::backward(const Tensor& gradient,
                              const SequenceLayout& layout,
-                             const DecoderBlockSaved& saved) {
-    const MemoryScope of_feed_forward(prefix_, ".feed_forward (backward)");
-    const Tensor dnormed = feed_forward_.backward(gradient, saved.feed_forward);
-    const MemoryScope of_attention(prefix_, ".attention (backward)");
+                             DecoderBlockSaved& saved) {
+    if (recompute_ == Recompute::kFull) {
+        const MemoryScope scope(prefix_, ".feed_forward (made again)");
+        feed_forward_.activate(norm_.forward(saved.x, saved.rstd_attention), saved.feed_forward);
+    }
+    const Tensor normed = saved.feed_forward.x;
+    Tensor dnormed;
+    {
+        const MemoryScope scope(prefix_, ".feed_forward (backward)");
+        dnormed = feed_forward_.backward(gradient, saved.feed_forward);
+        saved.feed_forward = {};
+    }
+    if (recompute_ != Recompute::kNone) {
+        const MemoryScope scope(prefix_, ".attention (made again)");
+        attention_.attend(normed, layout, saved.attention, nullptr);
+    }
+    const MemoryScope scope(prefix_, ".attention (backward)");
     add_in_place(dnormed, attention_.backward(gradient, layout, saved.attention));
     norm_.backward(dnormed, saved.x, saved.rstd_attention, true, gradient);
 }

@@ -26,7 +26,7 @@ class ParallelBlock : public DecoderBlock {
                    FiniteProbe* probe) override;
     void backward(const Tensor& gradient,
                   const SequenceLayout& layout,
-                  const DecoderBlockSaved& saved) override;
+                  DecoderBlockSaved& saved) override;
     Tensor decode(const Tensor& x, KvCache& cache) override;
     void collect_parameters(ParameterList& list) override;
 

@@ -75,6 +75,26 @@ void ResidualBlock::initialize(std::uint64_t seed) {
     }
 }
 
+void ResidualBlock::attend(const SequenceLayout& layout,
+                           DecoderBlockSaved& saved,
+                           AttentionStats* stats) {
+    const Tensor given = before(of_attention_.pre, saved.x, saved.rstd_attention);
+    attention_.attend(given, layout, saved.attention, stats);
+}
+
+void ResidualBlock::add_attention(DecoderBlockSaved& saved, FiniteProbe* probe) {
+    const Tensor out = attention_.project(saved.attention);
+    if (probe != nullptr) {
+        if (of_attention_.pre.has_value()) {
+            probe->check(prefix_ + ".attention_norm (forward)", saved.attention.x);
+        }
+        probe_attention(*probe, saved.attention);
+        probe->check(prefix_ + ".attention (forward)", out);
+    }
+    if (of_attention_.post.has_value()) saved.attention_out = out;
+    saved.residual = after(of_attention_.post, out, saved.x, saved.rstd_attention_post);
+}
+
 Tensor ResidualBlock::forward(const Tensor& x,
                               const SequenceLayout& layout,
                               DecoderBlockSaved& saved,
@@ -82,44 +102,58 @@ Tensor ResidualBlock::forward(const Tensor& x,
                               FiniteProbe* probe) {
     saved.x = x;
     const MemoryScope of_attention(prefix_, ".attention (forward)");
-    Tensor given = before(of_attention_.pre, x, saved.rstd_attention);
-    Tensor out = attention_.forward(given, layout, saved.attention, stats);
-    if (probe != nullptr) {
-        if (of_attention_.pre.has_value()) {
-            probe->check(prefix_ + ".attention_norm (forward)", given);
-        }
-        probe_attention(*probe, saved.attention);
-        probe->check(prefix_ + ".attention (forward)", out);
-    }
-    if (of_attention_.post.has_value()) saved.attention_out = out;
-    saved.residual = after(of_attention_.post, out, x, saved.rstd_attention_post);
+    attend(layout, saved, stats);
+    add_attention(saved, probe);
 
     const MemoryScope of_feed_forward(prefix_, ".feed_forward (forward)");
-    given = before(of_feed_forward_.pre, saved.residual, saved.rstd_feed_forward);
+    const Tensor given = before(of_feed_forward_.pre, saved.residual, saved.rstd_feed_forward);
     if (probe != nullptr) {
         probe->check(prefix_ + " residual after attention (forward)", saved.residual);
         if (of_feed_forward_.pre.has_value()) {
             probe->check(prefix_ + ".feed_forward_norm (forward)", given);
         }
     }
-    out = feed_forward_.forward(given, saved.feed_forward, probe);
+    const Tensor out = feed_forward_.forward(given, saved.feed_forward, probe);
     if (of_feed_forward_.post.has_value()) saved.feed_forward_out = out;
     Tensor y = after(of_feed_forward_.post, out, saved.residual, saved.rstd_feed_forward_post);
     if (probe != nullptr) probe->check(prefix_ + " residual after feed_forward (forward)", y);
     return y;
 }
 
+void ResidualBlock::make_again(const SequenceLayout& layout, DecoderBlockSaved& saved) {
+    const MemoryScope of_attention(prefix_, ".attention (made again)");
+    attend(layout, saved, nullptr);
+    add_attention(saved, nullptr);
+    const MemoryScope of_feed_forward(prefix_, ".feed_forward (made again)");
+    const Tensor given = before(of_feed_forward_.pre, saved.residual, saved.rstd_feed_forward);
+    // Where no norm follows nobody reads what the layer returns.
+    if (!of_feed_forward_.post.has_value()) {
+        return feed_forward_.activate(given, saved.feed_forward);
+    }
+    saved.feed_forward_out = feed_forward_.forward(given, saved.feed_forward, nullptr);
+    of_feed_forward_.post->forward(saved.feed_forward_out, saved.rstd_feed_forward_post);
+}
+
 void ResidualBlock::backward(const Tensor& gradient,
                              const SequenceLayout& layout,
-                             const DecoderBlockSaved& saved) {
-    const MemoryScope of_feed_forward(prefix_, ".feed_forward (backward)");
-    const Tensor dfeed_forward = feed_forward_.backward(
-        before_backward(of_feed_forward_.post, gradient, saved.feed_forward_out,
-                        saved.rstd_feed_forward_post),
-        saved.feed_forward);
-    after_backward(of_feed_forward_.pre, dfeed_forward, saved.residual, saved.rstd_feed_forward,
-                   gradient);
-    const MemoryScope of_attention(prefix_, ".attention (backward)");
+                             DecoderBlockSaved& saved) {
+    if (recompute_ == Recompute::kFull) make_again(layout, saved);
+    {
+        const MemoryScope scope(prefix_, ".feed_forward (backward)");
+        const Tensor dfeed_forward = feed_forward_.backward(
+            before_backward(of_feed_forward_.post, gradient, saved.feed_forward_out,
+                            saved.rstd_feed_forward_post),
+            saved.feed_forward);
+        after_backward(of_feed_forward_.pre, dfeed_forward, saved.residual, saved.rstd_feed_forward,
+                       gradient);
+        saved.feed_forward = {};
+        saved.feed_forward_out = {};
+    }
+    if (recompute_ == Recompute::kAttention) {
+        const MemoryScope scope(prefix_, ".attention (made again)");
+        attend(layout, saved, nullptr);
+    }
+    const MemoryScope scope(prefix_, ".attention (backward)");
     const Tensor dattention =
         attention_.backward(before_backward(of_attention_.post, gradient, saved.attention_out,
                                             saved.rstd_attention_post),

@@ -33,7 +33,7 @@ class ResidualBlock : public DecoderBlock {
                    FiniteProbe* probe) override;
     void backward(const Tensor& gradient,
                   const SequenceLayout& layout,
-                  const DecoderBlockSaved& saved) override;
+                  DecoderBlockSaved& saved) override;
     Tensor decode(const Tensor& x, KvCache& cache) override;
     void collect_parameters(ParameterList& list) override;
 
@@ -45,6 +45,13 @@ class ResidualBlock : public DecoderBlock {
     static Norms make_norms(const ProcessGrid& grid,
                             const ModelConfig& config,
                             const std::string& layer);
+
+    // From saved.x: what attention's output projection reads.
+    void attend(const SequenceLayout& layout, DecoderBlockSaved& saved, AttentionStats* stats);
+    // From there: the stream after attention's part of the block.
+    void add_attention(DecoderBlockSaved& saved, FiniteProbe* probe);
+    // All that backward reads, from saved.x.
+    void make_again(const SequenceLayout& layout, DecoderBlockSaved& saved);
 
     Norms of_attention_, of_feed_forward_;
 };

@@ -42,6 +42,7 @@ ModelConfig function_of(ModelConfig config) {
     const ModelConfig defaults;
     config.method.clear();
     config.telemetry = defaults.telemetry;
+    config.recompute = defaults.recompute;
     config.type = defaults.type;
     config.init_std = defaults.init_std;
     config.embedding_init_std = defaults.embedding_init_std;

@@ -48,6 +48,26 @@ TEST(MemoryAdviceTest, NamesTheLargestMicroBatchThatFits) {
     EXPECT_EQ(what_fits(config, 1, available - 1).substr(0, 26), "trainer.micro_batch_size=6");
 }
 
+TEST(MemoryAdviceTest, NamesWhatBackwardMayMakeAgainWhereNoMicroBatchFits) {
+    RunConfig config = large_run();
+    const auto total = [&](Recompute recompute) {
+        RunConfig changed = config;
+        changed.model.recompute = recompute;
+        return total_of(changed, 1, 1);
+    };
+    ASSERT_LT(total(Recompute::kFull), total(Recompute::kAttention));
+    ASSERT_LT(total(Recompute::kAttention), total(Recompute::kNone));
+    EXPECT_EQ(what_fits(config, 1, total(Recompute::kNone) - 1).substr(0, 57),
+              "trainer.micro_batch_size=1 model.recompute=attention fits");
+    EXPECT_EQ(what_fits(config, 1, total(Recompute::kFull)),
+              "trainer.micro_batch_size=1 model.recompute=full fits: " +
+                  bytes_text(total(Recompute::kFull)) + " a rank");
+    // What is asked for already is not taken back.
+    config.model.recompute = Recompute::kFull;
+    EXPECT_EQ(what_fits(config, 1, total(Recompute::kFull)).substr(0, 32),
+              "trainer.micro_batch_size=1 fits:");
+}
+
 TEST(MemoryAdviceTest, NamesTensorParallelRanksWhereNoMicroBatchFits) {
     const RunConfig config = large_run();
     const std::size_t available = total_of(config, 1, 4);

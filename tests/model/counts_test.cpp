@@ -119,5 +119,33 @@ TEST(CountsTest, FlopsOfABidirectionalWindowCountBothSides) {
     EXPECT_DOUBLE_EQ(whole - banded, 2.0 * 12.0 * 4 * 32 * (64.0 - 22.0) / 8.0);
 }
 
+// Forward is a third of a layer's FLOPs. Made again is all of it, or what is left without products that nobody reads.
+TEST(CountsTest, RecomputedFlopsAreForwardsOfTheLayersLessWhatNobodyReads) {
+    for (const Architecture architecture :
+         {Architecture::kPreNorm, Architecture::kPostNorm, Architecture::kSandwichNorm,
+          Architecture::kParallel, Architecture::kNgpt}) {
+        for (const Activation activation : {Activation::kSwiGlu, Activation::kGelu}) {
+            ModelConfig config = tiny_model();
+            config.architecture = architecture;
+            config.activation = activation;
+            config.attention.window = 5;
+            config.global_interval = 2;
+            EXPECT_EQ(recomputed_flops_per_token(config, 16), 0.0);
+            const double L = 2, C = 32, F = 48, q = 4 * 32, kv = 2 * 32;
+            const double forward = (flops_per_token(config, 16) - 6.0 * 32 * C) / 3.0;
+            config.recompute = Recompute::kFull;
+            EXPECT_EQ(flops_per_token(config, 16), forward * 3.0 + 6.0 * 32 * C);
+            double unread = 0.0;
+            if (architecture == Architecture::kPreNorm) unread = 2 * C * F;
+            if (architecture == Architecture::kParallel) unread = 2 * C * F + 2 * C * q;
+            EXPECT_DOUBLE_EQ(recomputed_flops_per_token(config, 16), forward - L * unread);
+            config.recompute = Recompute::kAttention;
+            // Visible keys: 136 pairs of 16 in the layer without a window, 70 with one of 5.
+            EXPECT_DOUBLE_EQ(recomputed_flops_per_token(config, 16),
+                             L * 2 * C * (q + 2 * kv) + 4 * q * (136.0 + 70.0) / 16.0);
+        }
+    }
+}
+
 }  // namespace
 }  // namespace evenkeel

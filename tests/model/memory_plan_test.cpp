@@ -121,6 +121,45 @@ INSTANTIATE_TEST_SUITE_P(, MemoryPlanTest, ::testing::ValuesIn(kCases), [](const
     return test.param.name;
 });
 
+// Of every kind of block, with what backward makes again, and how the peak grows with layers.
+class MemoryPlanOfRecomputeTest
+    : public ::testing::TestWithParam<std::tuple<Architecture, Recompute>> {};
+
+TEST_P(MemoryPlanOfRecomputeTest, PredictsThePeakAndWhatALayerAdds) {
+    const testing::SoloGrid solo;
+    ModelConfig config = planned_model();
+    const auto [architecture, recompute] = GetParam();
+    if (architecture == Architecture::kNgpt) apply_method("ngpt", config);
+    config.architecture = architecture;
+    config.recompute = recompute;
+    const StepShape shape{.micro_batch_size = 3};
+    std::vector<double> predicted, measured;
+    for (const std::int64_t layers : {1, 2, 5}) {
+        config.num_layers = layers;
+        const MemoryPlan plan = plan_memory(config, shape);
+        predicted.push_back(static_cast<double>(plan.peak()));
+        measured.push_back(static_cast<double>(testing::measured_peak(solo.grid, config, shape)));
+        EXPECT_NEAR(predicted.back() / measured.back(), 1.0, 0.05)
+            << layers << " layers: predicted " << predicted.back() << " bytes, measured "
+            << measured.back() << "\n"
+            << to_text(plan);
+    }
+    EXPECT_NEAR((predicted[2] - predicted[1]) / (measured[2] - measured[1]), 1.0, 0.02)
+        << "three more layers: predicted " << predicted[2] - predicted[1] << ", measured "
+        << measured[2] - measured[1];
+}
+
+INSTANTIATE_TEST_SUITE_P(,
+                         MemoryPlanOfRecomputeTest,
+                         ::testing::Combine(::testing::Values(Architecture::kPreNorm,
+                                                              Architecture::kPostNorm,
+                                                              Architecture::kSandwichNorm,
+                                                              Architecture::kParallel,
+                                                              Architecture::kNgpt),
+                                            ::testing::Values(Recompute::kNone,
+                                                              Recompute::kAttention,
+                                                              Recompute::kFull)));
+
 class MemoryPlanOnGpuTest : public ::testing::TestWithParam<Device> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MemoryPlanOnGpuTest);
 
@@ -132,6 +171,7 @@ TEST_P(MemoryPlanOnGpuTest, PredictsThePeakOfTrainingWithinFivePercent) {
         if (activation == Activation::kGelu) {
             config.attention.sink = AttentionConfig::Sink::kLearned;
             config.attention.qkv_bias = config.feed_forward_bias = true;
+            config.recompute = Recompute::kFull;
         }
         const StepShape shape{.device = GetParam(), .micro_batch_size = 2, .seq_len = 64};
         const MemoryPlan plan = plan_memory(config, shape);
