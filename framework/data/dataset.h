@@ -13,11 +13,26 @@
 namespace evenkeel {
 
 struct DataConfig {
+    enum class Packing { kDocuments, kStream };
     // A text file, or a directory whose regular text files (not those of its directories, no links, no
-    // files with NUL bytes) are joined in name order.
+    // files with NUL bytes) are joined in name order; or files of tokens (token_stream.h), with commas between several.
     std::string path;
-    double validation_fraction = 0.05;  // the last part of the text, never trained on
+    double validation_fraction = 0.05;  // the last part of each file, never trained on
+    // The rest is for files of tokens only.
+    std::string validation_path;        // files held out instead of a part of those of `path`
+    std::string weights;                // "0.7,0.3": shares of the files in training; "": by their length
+    Packing packing = Packing::kDocuments;
+    // The token after which a document ends where no index says so; -1: none.
+    std::int64_t end_of_document = -1;
+    // For generated text: "bytes", or a SentencePiece model; "": what the data's own description names (tokenizer.h).
+    std::string tokenizer;
     void visit_fields(ConfigVisitor& v);
+
+    // Whether the paths name tokens rather than text.
+    bool has_tokens() const;
+    std::vector<std::string> paths() const;
+    std::vector<std::string> validation_paths() const;
+    std::vector<double> weight_values() const;  // throws kConfig for what is no number
 };
 
 class Dataset {
@@ -39,5 +54,10 @@ class Dataset {
     // Validation sequences by their numbers.
     virtual Batch validation_batch(const std::vector<std::int64_t>& sequences) const = 0;
 };
+
+// Of bytes for a text, else of tokens below vocab_size.
+std::unique_ptr<Dataset> open_dataset(const DataConfig& config,
+                                      std::int64_t seq_len,
+                                      std::int64_t vocab_size);
 
 }  // namespace evenkeel

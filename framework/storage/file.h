@@ -21,6 +21,7 @@ class File {
     bool is_open() const { return descriptor_ >= 0; }
     const std::string& path() const { return path_; }
     std::uint64_t size() const;
+    int descriptor() const { return descriptor_; }  // -1: not open
 
     void write(const void* data, std::size_t bytes);
     // Exactly that many bytes from that offset; callable from several threads.
