@@ -10,6 +10,7 @@
 
 #include "framework/error.h"
 #include "framework/log.h"
+#include "launch/cli_data.h"
 #include "launch/commands.h"
 #include "launch/doctor/command.h"
 #include "parallel/mpi_session.h"
@@ -133,10 +134,11 @@ void add_sample(CLI::App& program, SampleCommand& command, Choice& choice) {
                    "A run directory, one of its checkpoints or a Hugging Face folder")
         ->required();
     app.add_option("--prompt", command.prompt, "Text to continue")->type_name("TEXT");
-    app.add_option("--tokens", command.tokens, "Bytes to generate")
+    app.add_option("--tokens", command.tokens,
+                   "Tokens to generate (bytes, unless the model has a tokenizer)")
         ->capture_default_str()
         ->check(not_negative());
-    app.add_option("--temperature", command.temperature, "0: always the likeliest byte")
+    app.add_option("--temperature", command.temperature, "0: always the likeliest token")
         ->capture_default_str()
         ->check(not_negative());
     app.add_option("--seed", command.seed, "Of the random choices")
@@ -411,9 +413,11 @@ void add_doctor(CLI::App& program, DoctorCommand& command, Choice& choice) {
     });
 }
 
-bool is_study_without_name(const CLI::App& program) {
+// `study` or `data` without the name of one of theirs.
+bool is_group_without_name(const CLI::App& program) {
     const std::vector<CLI::App*> chosen = program.get_subcommands();
-    return !chosen.empty() && chosen[0]->get_name() == "study" &&
+    return !chosen.empty() &&
+           (chosen[0]->get_name() == "study" || chosen[0]->get_name() == "data") &&
            chosen[0]->get_subcommands().empty();
 }
 
@@ -438,6 +442,8 @@ int run_program(int argc, char** argv, MpiSession& session) {
     TrainCommand train;
     EvalCommand eval;
     SampleCommand sample;
+    DataBuildCommand data_build;
+    DataInspectCommand data_inspect;
     RetrofitCommand retrofit;
     InspectCommand inspect;
     ImportCommand import_folder;
@@ -452,6 +458,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_train(program, train, choice, table);
     add_eval(program, eval, choice);
     add_sample(program, sample, choice);
+    add_data(program, data_build, data_inspect, choice.run);
     add_retrofit(program, retrofit, choice);
     add_inspect(program, inspect, choice);
     add_import(program, import_folder, choice);
@@ -471,7 +478,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
             return 0;
         }
         const std::vector<std::string> extra = program.remaining(true);
-        const bool wants_name = program.get_subcommands().empty() || is_study_without_name(program);
+        const bool wants_name = program.get_subcommands().empty() || is_group_without_name(program);
         if (speaks && wants_name && !extra.empty()) {
             std::cerr << extra.front() << ": no such command\nRun with --help for a list.\n";
         } else if (speaks) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/data/corpus_builder.h"
 #include "framework/device.h"
 #include "launch/exit_status.h"
 #include "parallel/communicator.h"
@@ -41,6 +42,22 @@ struct SampleCommand {
     std::int64_t seed = 1;
 };
 void run_sample(const SampleCommand& command, Communicator& world);
+
+struct DataBuildCommand {
+    CorpusOptions options;
+    bool json = false;
+};
+// Text into files of tokens.
+void run_data_build(const DataBuildCommand& command);
+
+struct DataInspectCommand {
+    std::string path;          // a file of tokens
+    std::string tokenizer;     // "": what describes the file names
+    std::int64_t tokens = 32;  // of its beginning, to be shown
+    bool json = false;
+};
+// Prints what a file of tokens holds.
+void run_data_inspect(const DataInspectCommand& command);
 
 struct RetrofitCommand {
     std::string model;  // --model: as for eval

@@ -4,7 +4,7 @@
 
 # Compiling, running and plotting. oneDNN's CMake files look for OpenCL.
 build_packages=(g++ cmake ninja-build libopenmpi-dev openmpi-bin libdnnl-dev ocl-icd-opencl-dev
-                opencl-c-headers nlohmann-json3-dev libcli11-dev)
+                opencl-c-headers nlohmann-json3-dev libcli11-dev libsentencepiece-dev)
 run_packages=(libjs-vega fortunes)
 test_packages=(libgtest-dev iproute2)
 

@@ -91,7 +91,7 @@ std::string sentence(const CurveDifference& difference, const std::string& other
 Figure loss_figure(const RunData& run, const ReportCommand& command) {
     LinePlot plot;
     plot.format = ".4f";
-    plot.unit = "nats per byte";
+    plot.unit = run.config.data.has_tokens() ? "nats per token" : "nats per byte";
     const std::vector<Point> loss = scalar_points(run.records, "loss");
     plot.series.push_back({"training", kBlue, loss});
     plot.series.push_back({"validation", kOrange, scalar_points(run.records, "validation_loss"),
@@ -99,6 +99,7 @@ Figure loss_figure(const RunData& run, const ReportCommand& command) {
     if (run.summary.is_object() && !loss.empty()) {
         for (const auto& [key, color] : {std::pair{"bigram", kGreen}, {"unigram", kGrey}}) {
             const double entropy = summary_number(run, concat(key, "_entropy"));
+            if (std::isnan(entropy)) continue;  // of tokens
             plot.series.push_back({concat(key, " entropy of the validation text"), color,
                                    level_line(loss, entropy), Series::Style::kDashed});
         }
@@ -168,9 +169,13 @@ std::vector<Fact> facts_of(const RunData& run) {
     std::vector<Fact> facts;
     if (!run.summary.is_object()) return facts;
     const auto number = [&](const char* key) { return summary_number(run, key); };
-    facts.push_back({format("%.4f", number("validation_loss")), "validation loss, nats/byte"});
-    facts.push_back({format("%.4f", number("bigram_entropy")), "bigram entropy, nats/byte"});
-    facts.push_back({format("%.4f", number("unigram_entropy")), "unigram entropy, nats/byte"});
+    const bool of_tokens = run.config.data.has_tokens();
+    facts.push_back({format("%.4f", number("validation_loss")),
+                     of_tokens ? "validation loss, nats/token" : "validation loss, nats/byte"});
+    if (!of_tokens) {
+        facts.push_back({format("%.4f", number("bigram_entropy")), "bigram entropy, nats/byte"});
+        facts.push_back({format("%.4f", number("unigram_entropy")), "unigram entropy, nats/byte"});
+    }
     if (const auto score = scalar_points(run.records, "loss_spike_score"); !score.empty()) {
         facts.push_back({format("%.2g %%", score.back().y), "loss spike score"});
     }

@@ -54,7 +54,8 @@ MakeBatch rows_of(const Tensor& tokens) {
         const std::int64_t length = tokens.size(1) - 1;
         const auto count = static_cast<std::int64_t>(sequences.size());
         Batch batch{Tensor::uninitialized({count, length}, DType::kInt32),
-                    Tensor::uninitialized({count, length}, DType::kInt32)};
+                    Tensor::uninitialized({count, length}, DType::kInt32),
+                    {}};
         for (std::int64_t i = 0; i < count; ++i) {
             const std::int32_t* row =
                 tokens.data<std::int32_t>() + sequences[static_cast<std::size_t>(i)] * (length + 1);
@@ -85,6 +86,20 @@ RetrofitData load_retrofit_data(const DataConfig& text,
                             kOp, "--data: got rows of ", rows.size(1), " tokens in ", text.path,
                             ", want 2 to ", max_seq_len + 1, " (model.max_seq_len + 1)");
         choose(rows.size(0), tokens, text.path, rows_of(rows), data);
+        return data;
+    }
+    if (text.has_tokens()) {
+        data.is_text = false;
+        data.seq_len = std::min(seq_len, max_seq_len);
+        DataConfig stream = text;
+        stream.packing = DataConfig::Packing::kStream;
+        const auto tokens_of = open_dataset(stream, data.seq_len, vocab_size);
+        choose(
+            tokens_of->validation_sequences(), tokens, text.path,
+            [&](const std::vector<std::int64_t>& sequences) {
+                return tokens_of->validation_batch(sequences);
+            },
+            data);
         return data;
     }
     EVENKEEL_CHECK_CODE(reads_bytes, ErrorCode::kConfig, kOp,

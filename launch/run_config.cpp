@@ -71,7 +71,7 @@ void RunConfig::visit_fields(ConfigVisitor& v) {
     v.field("cuda_graphs", cuda_graphs,
             "on GPUs, record the passes of a step and replay them, untimed within");
     v.section("model", model, "the decoder");
-    v.section("data", data, "the text");
+    v.section("data", data, "the text, or tokens");
     v.section("trainer", trainer, "the training loop");
     v.section("schedule", schedule, "the learning rate");
     v.section("optimizer", optimizer, "AdamW");
@@ -94,10 +94,12 @@ void RunConfig::validate(int world_size) const {
         model.attention.causal, code, "config",
         "model.attention.causal: got false, want true: a token that is seen can't be ",
         "predicted");
-    EVENKEEL_CHECK_CODE(model.vocab_size >= 256, code, "config", "model.vocab_size: got ",
-                        model.vocab_size, ", want 256 or more (every byte is a token)");
-    EVENKEEL_CHECK_CODE(!data.path.empty(), code, "config",
-                        "data.path: got \"\", want a text file or a directory of text files");
+    EVENKEEL_CHECK_CODE(model.vocab_size >= 256 || data.has_tokens(), code, "config",
+                        "model.vocab_size: got ", model.vocab_size,
+                        ", want 256 or more (every byte is a token)");
+    EVENKEEL_CHECK_CODE(
+        !data.path.empty(), code, "config",
+        "data.path: got \"\", want a text file, a directory of text files or a file of tokens");
 }
 
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides) {

@@ -2,22 +2,28 @@
 #include <iostream>
 
 #include "launch/commands.h"
+#include "launch/run_text.h"
 #include "launch/saved_run.h"
-#include "model/generate.h"
 
 namespace evenkeel {
 
 void run_sample(const SampleCommand& command, Communicator& world) {
     SavedRun run = open_saved_run(command.run, command.overrides, world.size());
     run.config.validate(world.size());
+    const auto tokenizer = tokenizer_of_run(run.config);
+    EVENKEEL_CHECK_CODE(
+        tokenizer != nullptr || reads_bytes(run), ErrorCode::kConfig, "sample", command.run,
+        ": got a model with a vocabulary of ", run.config.model.vocab_size,
+        ", which is not bytes, and no tokenizer; want --set data.tokenizer=FILE, a SentencePiece "
+        "model (the tokenizer.json of Hugging Face can't be read)");
     const ProcessGrid grid(world, run.config.parallel, run.config.device);
     LanguageModel model(grid, run.config.model,
                         static_cast<std::uint64_t>(run.config.trainer.seed));
     model.load_weights(*run.weights);
-    const std::string text = generate(model, command.prompt,
-                                      {.tokens = command.tokens,
-                                       .temperature = command.temperature,
-                                       .seed = static_cast<std::uint64_t>(command.seed)});
+    const std::string text = generate_text(model, tokenizer.get(), command.prompt,
+                                           {.tokens = command.tokens,
+                                            .temperature = command.temperature,
+                                            .seed = static_cast<std::uint64_t>(command.seed)});
     if (model.is_main_rank()) std::cout << printable(text) << "\n";
 }
 

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "framework/data/byte_dataset.h"
+#include "framework/data/token_dataset.h"
 #include "framework/log.h"
 #include "framework/memory_scope.h"
 #include "framework/storage/checkpoint.h"
@@ -18,8 +19,8 @@
 #include "launch/doctor/doctor.h"
 #include "launch/memory_advice.h"
 #include "launch/report.h"
+#include "launch/run_text.h"
 #include "launch/saved_run.h"
-#include "model/generate.h"
 
 namespace evenkeel {
 namespace {
@@ -30,7 +31,13 @@ std::string processors(const ProcessGrid& grid) {
     return concat(omp_get_max_threads(), " thread(s) each, cpu");
 }
 
-std::string describe(const RunConfig& config, const ProcessGrid& grid, const ByteDataset& data) {
+// A line for each file of tokens.
+std::string files_of(const Dataset& data) {
+    const auto* const tokens = dynamic_cast<const TokenDataset*>(&data);
+    return tokens == nullptr ? "" : "\n" + tokens->describe();
+}
+
+std::string describe(const RunConfig& config, const ProcessGrid& grid, const Dataset& data) {
     const AttentionConfig& attention = config.model.attention;
     return concat("model   ", grouped(parameter_count(config.model)), " parameters, ",
                   config.model.num_layers, " layers, ", attention.num_heads, " query and ",
@@ -38,8 +45,8 @@ std::string describe(const RunConfig& config, const ProcessGrid& grid, const Byt
                   config.model.type == ComputeType::kBf16 ? "bf16" : "fp32", "\nranks   ",
                   grid.world().size(), " (tensor parallel ", grid.tp_size(), " x data parallel ",
                   grid.dp_size(), "), ", processors(grid), "\ntext    ",
-                  grouped(data.train_tokens()), " bytes to train on, ",
-                  grouped(data.validation_tokens()), " held out");
+                  grouped(data.train_tokens()), " ", unit_of(config), "s to train on, ",
+                  grouped(data.validation_tokens()), " held out", files_of(data));
 }
 
 // What the first step took, against what was planned.
@@ -70,19 +77,38 @@ bool records_graphs(const RunConfig& config, const ProcessGrid& grid, const Devi
     return false;
 }
 
-void print_outcome(const TrainResult& result, const ByteDataset& data, const std::string& sample) {
-    log_info(concat("\nvalidation loss  ", format("%.4f", result.validation_loss),
-                    " nats/byte\nbigram entropy   ", format("%.4f", data.bigram_entropy()),
-                    " nats/byte of the same text\nunigram entropy  ",
-                    format("%.4f", data.unigram_entropy()), " nats/byte\n\nsample\n",
-                    printable(sample), "\n"));
+// The entropies of a text; of tokens there are none.
+struct Entropies {
+    double unigram = std::nan(""), bigram = std::nan("");
+};
+
+Entropies entropies_of(const Dataset& data) {
+    const auto* const bytes = dynamic_cast<const ByteDataset*>(&data);
+    if (bytes == nullptr) return {};
+    return {bytes->unigram_entropy(), bytes->bigram_entropy()};
+}
+
+void print_outcome(const RunConfig& config,
+                   const TrainResult& result,
+                   const Entropies& entropies,
+                   const std::string& sample) {
+    std::string text = concat("\nvalidation loss  ", format("%.4f", result.validation_loss),
+                              " nats/", unit_of(config));
+    if (!std::isnan(entropies.unigram)) {
+        text += concat("\nbigram entropy   ", format("%.4f", entropies.bigram),
+                       " nats/byte of the same text\nunigram entropy  ",
+                       format("%.4f", entropies.unigram), " nats/byte");
+    }
+    if (!sample.empty()) text += concat("\n\nsample\n", printable(sample), "\n");
+    log_info(text);
 }
 
 // What report, and people, want to know of a finished run beyond its metrics.
 void write_summary(const RunConfig& config,
                    const ProcessGrid& grid,
                    const TrainResult& result,
-                   const ByteDataset& data,
+                   const Dataset& data,
+                   const Entropies& entropies,
                    const std::string& sample) {
     nlohmann::ordered_json summary;
     summary["steps"] = config.trainer.steps;
@@ -90,11 +116,11 @@ void write_summary(const RunConfig& config,
     summary["ranks"] = grid.world().size();
     summary["threads_per_rank"] = omp_get_max_threads();
     summary["tokens_per_second"] = result.tokens_per_second;
-    summary["train_bytes"] = data.train_tokens();
-    summary["validation_bytes"] = data.validation_tokens();
+    summary[concat("train_", unit_of(config), "s")] = data.train_tokens();
+    summary[concat("validation_", unit_of(config), "s")] = data.validation_tokens();
     summary["validation_loss"] = result.validation_loss;
-    summary["unigram_entropy"] = data.unigram_entropy();
-    summary["bigram_entropy"] = data.bigram_entropy();
+    summary["unigram_entropy"] = entropies.unigram;
+    summary["bigram_entropy"] = entropies.bigram;
     summary["sample"] = printable(sample);
     write_file_atomically(config.trainer.run_dir + "/summary.json", summary.dump(2) + "\n");
 }
@@ -124,7 +150,9 @@ int train_model(RunConfig& config,
     std::optional<Stream> stream;
     std::optional<StreamScope> scope;
     if (config.device == Device::kCuda) scope.emplace(stream.emplace());
-    const ByteDataset data(config.data, config.trainer.seq_len);
+    const auto opened = open_dataset(config.data, config.trainer.seq_len, config.model.vocab_size);
+    const Dataset& data = *opened;
+    const auto tokenizer = tokenizer_of_run(config);
     log_info(describe(config, grid, data) + "\nmemory  planned for each rank\n" + to_text(plan));
     const bool graphs = records_graphs(config, grid, memory);
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
@@ -155,10 +183,14 @@ int train_model(RunConfig& config,
         return 0;
     }
 
-    const std::string sample = generate(model, "", {.tokens = 300});
+    // Without a tokenizer nobody can read what the model writes.
+    const bool readable = tokenizer != nullptr || !config.data.has_tokens();
+    const std::string sample =
+        readable ? generate_text(model, tokenizer.get(), "", {.tokens = 300}) : "";
     if (!model.is_main_rank()) return 0;
-    print_outcome(result, data, sample);
-    write_summary(config, grid, result, data, sample);
+    const Entropies entropies = entropies_of(data);
+    print_outcome(config, result, entropies, sample);
+    write_summary(config, grid, result, data, entropies, sample);
     write_run_report(config.trainer.run_dir);
     return 0;
 }

@@ -32,8 +32,8 @@ struct LanguageModel::Activations {
 struct LanguageModel::Recorded {
     static constexpr int kRunsBefore = 3;  // to set up what is set up once, and to be timed
 
-    Tensor tokens, targets;  // [B, T] int32
-    Tensor loss;             // [1] fp64; held, so that no other tensor has its address
+    Input input;
+    Tensor loss;  // [1] fp64; held, so that no other tensor has its address
     double loss_scale;
     bool last;
     int runs;
@@ -105,19 +105,6 @@ LanguageModel::~LanguageModel() = default;
 
 // Forward and backward --------------------------------------------------------------------------------
 
-// Refuses wrong ids on the CPU, since no GPU throws.
-void LanguageModel::check_batch(const Batch& batch) const {
-    check_tokens("LanguageModel", "tokens", batch.tokens, config_.vocab_size, 0);
-    check_tokens("LanguageModel", "targets", batch.targets, config_.vocab_size, -1);
-}
-
-// Ids of the CPU on the model's device.
-Tensor LanguageModel::on_device(const Tensor& ids) const {
-    if (grid_.device() == Device::kCpu) return ids;
-    check_tokens("LanguageModel", "ids", ids, config_.vocab_size, -1);
-    return uploads_->upload(ids);
-}
-
 // The first hidden states [B, T, C].
 Tensor LanguageModel::embed(const Tensor& tokens) const {
     Tensor x = embedding_->forward(tokens);
@@ -160,15 +147,18 @@ Tensor LanguageModel::project_backward(const Tensor& dlogits, const Tensor& x) {
     return dx;
 }
 
-Tensor LanguageModel::forward(const Tensor& tokens,
+Tensor LanguageModel::forward(const Input& input,
                               Activations* saved,
                               HeadStatistics* statistics,
                               FiniteProbe* probe,
                               const AttentionObserver* observer) {
-    EVENKEEL_CHECK(tokens.rank() == 2 && tokens.size(1) <= config_.max_seq_len, "LanguageModel",
-                   "tokens: got shape ", to_string(tokens.shape()), ", want [B, T] with T up to ",
+    const auto& [tokens, targets, layout] = input;
+    EVENKEEL_CHECK(tokens.rank() == 2, "LanguageModel", "tokens: got shape ",
+                   to_string(tokens.shape()), ", want [B, T]");
+    const std::int64_t longest = layout.cu_seqlens.empty() ? tokens.size(1) : layout.positions_end;
+    EVENKEEL_CHECK(longest <= config_.max_seq_len, "LanguageModel", "tokens: got shape ",
+                   to_string(tokens.shape()), " and a sequence of ", longest, ", want at most ",
                    config_.max_seq_len, " (model.max_seq_len)");
-    const SequenceLayout layout;
     if (saved != nullptr) saved->blocks.resize(blocks_.size());
     DecoderBlockSaved scratch;
     scratch.attention.keeps_qkv = observer != nullptr;
@@ -213,7 +203,7 @@ Tensor LanguageModel::forward(const Tensor& tokens,
     return logits;
 }
 
-void LanguageModel::backward(const Tensor& tokens,
+void LanguageModel::backward(const Input& input,
                              const Tensor& dlogits,
                              Activations& saved,
                              GradientReducer* reducer,
@@ -232,7 +222,6 @@ void LanguageModel::backward(const Tensor& tokens,
             probe->check((*it)->name + " (gradient)", (*it)->grad);
         }
     };
-    const SequenceLayout layout;
     const Tensor dnormed = project_backward(dlogits, saved.normed);  // [B, T, C]
     if (output_ != nullptr) complete(*output_);
     Tensor gradient = dnormed;  // [B, T, C], of the stream
@@ -252,7 +241,7 @@ void LanguageModel::backward(const Tensor& tokens,
         }
     }
     for (std::size_t layer = blocks_.size(); layer-- > 0;) {
-        blocks_[layer]->backward(gradient, layout, saved.blocks[layer]);
+        blocks_[layer]->backward(gradient, input.layout, saved.blocks[layer]);
         saved.blocks[layer] = {};  // no longer needed; the peak stays one layer lower
         complete(*blocks_[layer]);
         if (probe == nullptr) continue;
@@ -260,24 +249,29 @@ void LanguageModel::backward(const Tensor& tokens,
         probe->check(concat("layers.", layer, " (backward)"), gradient);
     }
     if (config_.embedding_scale != 1.0) scale_in_place(gradient, config_.embedding_scale);
-    embedding_->backward(gradient, tokens);
+    embedding_->backward(gradient, input.tokens);
     complete(*embedding_);
     if (probe != nullptr) probe->check("embedding (gradient)", embedding_->weight().grad);
 }
 
-Tensor LanguageModel::local_logits(const Tensor& tokens) {
-    return forward(on_device(tokens), nullptr, nullptr, nullptr);
+Tensor LanguageModel::local_logits(const Tensor& tokens,
+                                   const std::vector<std::int32_t>& cu_seqlens) {
+    const Tensor logits = forward(prepare({tokens, {}, cu_seqlens}), nullptr, nullptr, nullptr);
+    return logits.view({tokens.size(0), tokens.size(1), logits.size(2)});
 }
 
-void LanguageModel::run_passes(
-    const Tensor& tokens, const Tensor& targets, double loss_scale, bool last, const Tensor& loss) {
+void LanguageModel::run_passes(const Input& input,
+                               double loss_scale,
+                               bool last,
+                               const Tensor& loss) {
     Activations saved;
-    const Tensor logits = forward(tokens, &saved, statistics_.get(), nullptr);
+    const Tensor logits = forward(input, &saved, statistics_.get(), nullptr);
     CrossEntropySaved loss_saved;
-    cross_entropy_forward(grid_, logits, config_.vocab_size, targets, loss_saved, loss_scale, loss);
-    cross_entropy_backward(grid_, logits, config_.vocab_size, targets, loss_saved, loss_scale,
+    cross_entropy_forward(grid_, logits, config_.vocab_size, input.targets, loss_saved, loss_scale,
+                          loss);
+    cross_entropy_backward(grid_, logits, config_.vocab_size, input.targets, loss_saved, loss_scale,
                            logits);
-    backward(tokens, logits, saved, last ? reducer_.get() : nullptr, nullptr);
+    backward(input, logits, saved, last ? reducer_.get() : nullptr, nullptr);
     if (!last) return;
     reducer_->finish();
     for (const auto& rule : rules_) rule->gradients_complete();
@@ -288,15 +282,12 @@ void LanguageModel::forward_backward(const Batch& batch,
                                      bool last,
                                      const Tensor& loss) {
     if (statistics_ != nullptr) statistics_->count_rows(batch.tokens.numel());
-    if (!can_record()) {
-        return run_passes(on_device(batch.tokens), on_device(batch.targets), loss_scale, last,
-                          loss);
-    }
+    if (!can_record(batch)) return run_passes(prepare(batch), loss_scale, last, loss);
     check_batch(batch);
     Recorded& passes = recorded(batch, loss_scale, last, loss);
-    uploads_->upload_to(passes.tokens, batch.tokens);
-    uploads_->upload_to(passes.targets, batch.targets);
-    const auto run = [&] { run_passes(passes.tokens, passes.targets, loss_scale, last, loss); };
+    uploads_->upload_to(passes.input.tokens, batch.tokens);
+    uploads_->upload_to(passes.input.targets, batch.targets);
+    const auto run = [&] { run_passes(passes.input, loss_scale, last, loss); };
     if (++passes.runs <= Recorded::kRunsBefore) return run();
     if (!passes.graph.defined()) {
         // A graph has memory of its own; what the runs before have left to the pool would lie idle.
@@ -307,9 +298,10 @@ void LanguageModel::forward_backward(const Batch& batch,
     replayed_ = true;
 }
 
-bool LanguageModel::can_record() const {
-    return grid_.device() == Device::kCuda && graphs_on_ && !Stream::current().is_default() &&
-           grid_.tensor().fits_graphs() && grid_.data().fits_graphs();
+bool LanguageModel::can_record(const Batch& batch) const {
+    return batch.cu_seqlens.empty() && grid_.device() == Device::kCuda && graphs_on_ &&
+           !Stream::current().is_default() && grid_.tensor().fits_graphs() &&
+           grid_.data().fits_graphs();
 }
 
 LanguageModel::Recorded& LanguageModel::recorded(const Batch& batch,
@@ -317,8 +309,9 @@ LanguageModel::Recorded& LanguageModel::recorded(const Batch& batch,
                                                  bool last,
                                                  const Tensor& loss) {
     for (const auto& passes : graphs_) {
-        if (passes->tokens.shape() == batch.tokens.shape() && passes->loss_scale == loss_scale &&
-            passes->last == last && passes->loss.raw() == loss.raw()) {
+        if (passes->input.tokens.shape() == batch.tokens.shape() &&
+            passes->loss_scale == loss_scale && passes->last == last &&
+            passes->loss.raw() == loss.raw()) {
             return *passes;
         }
     }
@@ -326,7 +319,7 @@ LanguageModel::Recorded& LanguageModel::recorded(const Batch& batch,
         return Tensor::uninitialized(batch.tokens.shape(), DType::kInt32, Device::kCuda);
     };
     graphs_.push_back(std::make_unique<Recorded>(
-        Recorded{memory(), memory(), loss, loss_scale, last, 0, Graph()}));
+        Recorded{{memory(), memory(), {}}, loss, loss_scale, last, 0, Graph()}));
     return *graphs_.back();
 }
 
@@ -378,14 +371,16 @@ void LanguageModel::drop_update() {
 
 double LanguageModel::evaluate(const Batch& batch) {
     CrossEntropySaved unused;
-    const Tensor logits = local_logits(batch.tokens);
-    return mean_cross_entropy(grid_, logits, config_.vocab_size, on_device(batch.targets), unused);
+    const Input input = prepare(batch);
+    const Tensor logits = forward(input, nullptr, nullptr, nullptr);
+    return mean_cross_entropy(grid_, logits, config_.vocab_size, input.targets, unused);
 }
 
 double LanguageModel::observe(const Batch& batch, const AttentionObserver& observer) {
     CrossEntropySaved unused;
-    const Tensor logits = forward(on_device(batch.tokens), nullptr, nullptr, nullptr, &observer);
-    return mean_cross_entropy(grid_, logits, config_.vocab_size, on_device(batch.targets), unused);
+    const Input input = prepare(batch);
+    const Tensor logits = forward(input, nullptr, nullptr, nullptr, &observer);
+    return mean_cross_entropy(grid_, logits, config_.vocab_size, input.targets, unused);
 }
 
 std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) {
@@ -401,15 +396,16 @@ std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) 
         for (const Parameter* parameter : parameters_) {
             probe.check(parameter->name + " (weight)", parameter->value);
         }
-        const Tensor tokens = on_device(batches[i].tokens), targets = on_device(batches[i].targets);
+        const Input input = prepare(batches[i]);
         Activations saved;
-        const Tensor logits = forward(tokens, &saved, nullptr, &probe);
+        const Tensor logits = forward(input, &saved, nullptr, &probe);
         CrossEntropySaved loss_saved;
-        mean_cross_entropy(grid_, logits, config_.vocab_size, targets, loss_saved);
+        mean_cross_entropy(grid_, logits, config_.vocab_size, input.targets, loss_saved);
         probe.check("loss (forward)", loss_saved.log_sum_exp);
-        cross_entropy_backward(grid_, logits, config_.vocab_size, targets, loss_saved, 1.0, logits);
+        cross_entropy_backward(grid_, logits, config_.vocab_size, input.targets, loss_saved, 1.0,
+                               logits);
         probe.check("loss (backward)", logits);
-        backward(tokens, logits, saved, nullptr, &probe);
+        backward(input, logits, saved, nullptr, &probe);
         place = probe.first(grid_);
     }
     buckets_.zero_gradients();

@@ -38,13 +38,15 @@ class LanguageModel : public TrainableModel {
     const ModelConfig& config() const { return config_; }
 
     // Whether training on CUDA records its passes as graphs, one for each shape, after the first few of
-    // that shape, and replays them (the default): a step then costs the host a handful of calls. Only on
-    // another stream than the default one, and where all groups can be recorded. Exposed communication is
+    // that shape, and replays them (the default): a step then costs the host a handful of calls. Not
+    // batches with cu_seqlens; turn it off for others whose number of targets changes, since a graph holds the
+    // scale of the loss. Only on another stream than the default one, and where all groups can be recorded. Exposed communication is
     // not timed inside a graph.
     void set_graphs(bool on) { graphs_on_ = on; }
 
-    // Logits of every position, this rank's part of the vocabulary: [B, T, V/P].
-    Tensor local_logits(const Tensor& tokens);  // tokens [B, T] int32
+    // Logits of every position, this rank's part of the vocabulary: [B, T, V/P]. tokens [B, T] int32; cu_seqlens: of
+    // packed documents (Batch).
+    Tensor local_logits(const Tensor& tokens, const std::vector<std::int32_t>& cu_seqlens = {});
 
     // Keys and values of the tokens decoded so far, a cache a layer.
     struct DecodeState {
@@ -109,22 +111,24 @@ class LanguageModel : public TrainableModel {
   private:
     struct Activations;
     struct Recorded;
+    // A batch on the model's device. Packed documents are one sequence, [1, B T].
+    struct Input {
+        Tensor tokens, targets;
+        SequenceLayout layout;
+    };
+    Input prepare(const Batch& batch) const;
     // forward_backward on the model's device.
-    void run_passes(const Tensor& tokens,
-                    const Tensor& targets,
-                    double loss_scale,
-                    bool last,
-                    const Tensor& loss);
-    bool can_record() const;
+    void run_passes(const Input& input, double loss_scale, bool last, const Tensor& loss);
+    bool can_record(const Batch& batch) const;
     Recorded& recorded(const Batch& batch, double loss_scale, bool last, const Tensor& loss);
-    // saved null: forward only. tokens on the model's device.
-    Tensor forward(const Tensor& tokens,
+    // saved null: forward only.
+    Tensor forward(const Input& input,
                    Activations* saved,
                    HeadStatistics* statistics,
                    FiniteProbe* probe,
                    const AttentionObserver* observer = nullptr);
     // Tells `reducer`, if there is one, of gradients that are final.
-    void backward(const Tensor& tokens,
+    void backward(const Input& input,
                   const Tensor& dlogits,
                   Activations& saved,
                   GradientReducer* reducer,

@@ -19,6 +19,9 @@ struct Batch {
     // attends to another document's, positions restart at each, and no document's last token has a target.
     // Empty: every row is one document.
     std::vector<std::int32_t> cu_seqlens;
+
+    // How many of the tokens have a target.
+    std::int64_t num_targets() const;
 };
 
 }  // namespace evenkeel

@@ -60,16 +60,17 @@ std::vector<std::int64_t> share_numerators(const std::vector<double>& weights, s
 // ceil(j W / a). Taking, for each sample, the corpus whose next one is due first keeps all of these bounds, since the
 // shares add up to 1 (Baruah, Cohen, Plaxton and Varvel 1996, "Proportionate progress", for one resource).
 Blend::Blend(const std::vector<double>& weights) {
-    EVENKEEL_CHECK_CODE(!weights.empty() &&
-                            weights.size() <= static_cast<std::size_t>(kLongestPeriod) / 16,
-                        ErrorCode::kConfig, "data", "blend: got ", weights.size(),
-                        " corpora, want 1 to ", kLongestPeriod / 16);
+    EVENKEEL_CHECK_CODE(
+        !weights.empty() && weights.size() <= static_cast<std::size_t>(kLongestPeriod) / 16,
+        ErrorCode::kConfig, "data", "blend: got ", weights.size(), " corpora, want 1 to ",
+        kLongestPeriod / 16);
     for (const double weight : weights) {
         EVENKEEL_CHECK_CODE(std::isfinite(weight) && weight > 0.0, ErrorCode::kConfig, "data",
                             "data.weights: got ", weight, ", want positive numbers");
     }
     numerators_ = share_numerators(weights, kLongestPeriod);
-    const std::int64_t length = std::accumulate(numerators_.begin(), numerators_.end(), std::int64_t{0});
+    const std::int64_t length =
+        std::accumulate(numerators_.begin(), numerators_.end(), std::int64_t{0});
     const std::size_t count = weights.size();
     std::vector<std::uint32_t> taken(count, 0);
     std::vector<std::int64_t> release(count, 0), due(count);

@@ -132,8 +132,7 @@ Batch ByteDataset::make_batch(std::size_t first_byte,
     return batch;
 }
 
-Batch ByteDataset::train_batch(std::uint64_t seed,
-                               const std::vector<std::int64_t>& samples) const {
+Batch ByteDataset::train_batch(std::uint64_t seed, const std::vector<std::int64_t>& samples) const {
     const Sampler sampler(train_sequences(), seed);
     std::vector<std::int64_t> sequences;
     for (const std::int64_t sample : samples) sequences.push_back(sampler.sequence(sample));

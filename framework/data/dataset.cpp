@@ -6,6 +6,7 @@
 
 #include "framework/data/byte_dataset.h"
 #include "framework/data/token_dataset.h"
+#include "framework/data/tokenizer.h"
 #include "framework/error.h"
 
 namespace evenkeel {
@@ -27,8 +28,7 @@ std::vector<std::string> split_paths(const std::string& text) {
     std::error_code ignored;
     if (std::filesystem::exists(text, ignored)) return {text};  // a name with commas in it
     const std::vector<std::string> parts = split_at_commas(text);
-    const bool several =
-        parts.size() > 1 && std::all_of(parts.begin(), parts.end(), is_token_file);
+    const bool several = parts.size() > 1 && std::all_of(parts.begin(), parts.end(), is_token_file);
     return several ? parts : std::vector<std::string>{text};
 }
 
@@ -79,12 +79,20 @@ std::unique_ptr<Dataset> open_dataset(const DataConfig& config,
                                       std::int64_t seq_len,
                                       std::int64_t vocab_size) {
     if (config.has_tokens()) {
+        for (const std::string& path : config.paths()) {
+            const auto described = read_token_description(path);
+            EVENKEEL_CHECK_CODE(!described || described->vocab_size <= vocab_size,
+                                ErrorCode::kConfig, "dataset", "model.vocab_size: got ", vocab_size,
+                                ", want ", described ? described->vocab_size : 0,
+                                " or more, as data.path=", path, " has tokens of that vocabulary");
+        }
         return std::make_unique<TokenDataset>(config, seq_len, vocab_size);
     }
-    for (const auto& [name, value] : {std::pair{"weights", &config.weights},
-                                      {"validation_path", &config.validation_path}}) {
+    for (const auto& [name, value] :
+         {std::pair{"weights", &config.weights}, {"validation_path", &config.validation_path}}) {
         EVENKEEL_CHECK_CODE(value->empty(), ErrorCode::kConfig, "dataset", "data.", name, ": got ",
-                            *value, " and a text in data.path, want files of tokens there "
+                            *value,
+                            " and a text in data.path, want files of tokens there "
                             "(evenkeel data build makes them)");
     }
     return std::make_unique<ByteDataset>(config, seq_len);

@@ -19,8 +19,8 @@ struct DataConfig {
     std::string path;
     double validation_fraction = 0.05;  // the last part of each file, never trained on
     // The rest is for files of tokens only.
-    std::string validation_path;        // files held out instead of a part of those of `path`
-    std::string weights;                // "0.7,0.3": shares of the files in training; "": by their length
+    std::string validation_path;  // files held out instead of a part of those of `path`
+    std::string weights;          // "0.7,0.3": shares of the files in training; "": by their length
     Packing packing = Packing::kDocuments;
     // The token after which a document ends where no index says so; -1: none.
     std::int64_t end_of_document = -1;

@@ -117,10 +117,18 @@ std::int64_t MegatronIndex::document_after(std::int64_t token) const {
     return low;
 }
 
-std::string make_megatron_index(TokenType type, std::span<const std::int32_t> lengths) {
-    std::string out(kMagic, sizeof kMagic);
+namespace {
+
+// Calls write(bytes) with one piece after the other.
+template <typename Write>
+void make_index(TokenType type, std::span<const std::int32_t> lengths, Write&& write) {
+    constexpr std::size_t kPiece = 1 << 20;
+    std::string piece(kMagic, sizeof kMagic);
     const auto put = [&](auto value) {
-        out.append(reinterpret_cast<const char*>(&value), sizeof value);
+        piece.append(reinterpret_cast<const char*>(&value), sizeof value);
+        if (piece.size() < kPiece) return;
+        write(piece);
+        piece.clear();
     };
     std::uint8_t code = 0;
     for (const TypeCode& entry : kTypeCodes) {
@@ -139,7 +147,20 @@ std::string make_megatron_index(TokenType type, std::span<const std::int32_t> le
         at += length * static_cast<std::int64_t>(size_of(type));
     }
     for (std::size_t d = 0; d <= lengths.size(); ++d) put(static_cast<std::int64_t>(d));
+    write(piece);
+}
+
+}  // namespace
+
+std::string make_megatron_index(TokenType type, std::span<const std::int32_t> lengths) {
+    std::string out;
+    make_index(type, lengths, [&](const std::string& piece) { out += piece; });
     return out;
+}
+
+void write_megatron_index(File& file, TokenType type, std::span<const std::int32_t> lengths) {
+    make_index(type, lengths,
+               [&](const std::string& piece) { file.write(piece.data(), piece.size()); });
 }
 
 }  // namespace evenkeel

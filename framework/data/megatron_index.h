@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "framework/data/token_type.h"
+#include "framework/storage/file.h"
 
 namespace evenkeel {
 
@@ -51,5 +52,7 @@ class MegatronIndex {
 
 // The bytes of an index of documents of these lengths in tokens, each one sequence.
 std::string make_megatron_index(TokenType type, std::span<const std::int32_t> lengths);
+// The same into a file, piece by piece.
+void write_megatron_index(File& file, TokenType type, std::span<const std::int32_t> lengths);
 
 }  // namespace evenkeel

@@ -43,8 +43,8 @@ TokenDataset::TokenDataset(const DataConfig& config, std::int64_t seq_len, std::
         for (const auto& stream : streams) {
             train_.push_back(make_part(stream, 0, stream->num_tokens(), "train", advice));
         }
-        for (const auto& stream : open_streams(config.validation_paths(), vocab_size,
-                                               config.end_of_document)) {
+        for (const auto& stream :
+             open_streams(config.validation_paths(), vocab_size, config.end_of_document)) {
             validation_.push_back(
                 make_part(stream, 0, stream->num_tokens(), "validate on", advice));
         }
@@ -89,8 +89,8 @@ void TokenDataset::split(const DataConfig& config,
                         "data.validation_fraction: got ", fraction,
                         ", want a number between 0 and 1");
     const std::int64_t tokens = stream->num_tokens();
-    std::int64_t at = tokens - static_cast<std::int64_t>(
-                                   std::floor(static_cast<double>(tokens) * fraction));
+    std::int64_t at =
+        tokens - static_cast<std::int64_t>(std::floor(static_cast<double>(tokens) * fraction));
     // Not within a document, unless the training part would be lost with it.
     if (packing_ == DataConfig::Packing::kDocuments && at < tokens) {
         const std::int64_t start = stream->document_of(at);
@@ -107,9 +107,8 @@ namespace {
 
 template <typename Parts, typename F>
 std::int64_t sum_over(const Parts& parts, F&& f) {
-    return std::accumulate(
-        parts.begin(), parts.end(), std::int64_t{0},
-        [&](std::int64_t sum, const auto& part) { return sum + f(part); });
+    return std::accumulate(parts.begin(), parts.end(), std::int64_t{0},
+                           [&](std::int64_t sum, const auto& part) { return sum + f(part); });
 }
 
 }  // namespace

@@ -17,12 +17,6 @@ bool is_file(const std::string& path) {
     return std::filesystem::is_regular_file(path, ignored);
 }
 
-// PREFIX of PREFIX, PREFIX.bin and PREFIX.idx.
-std::string prefix_of(const std::string& path) {
-    if (path.ends_with(".bin") || path.ends_with(".idx")) return path.substr(0, path.size() - 4);
-    return path;
-}
-
 }  // namespace
 
 const char* name_of(TokenFormat format) {
@@ -37,7 +31,8 @@ TokenHeader parse_token_header(std::span<const std::byte> first,
         std::int32_t magic, version;
         TokenType type;
     };
-    constexpr Kind kKinds[] = {{20240520, 1, TokenType::kUint16}, {20240801, 7, TokenType::kUint32}};
+    constexpr Kind kKinds[] = {{20240520, 1, TokenType::kUint16},
+                               {20240801, 7, TokenType::kUint32}};
     const auto check = [&](bool condition, const auto&... what) {
         EVENKEEL_CHECK_CODE(condition, ErrorCode::kIo, "data", name, ": ", what...);
     };
@@ -63,6 +58,11 @@ TokenHeader parse_token_header(std::span<const std::byte> first,
     return {};
 }
 
+std::string token_prefix(const std::string& path) {
+    if (path.ends_with(".bin") || path.ends_with(".idx")) return path.substr(0, path.size() - 4);
+    return path;
+}
+
 bool is_token_file(const std::string& path) {
     if (path.ends_with(".bin") || path.ends_with(".idx")) return true;
     std::error_code ignored;
@@ -73,7 +73,7 @@ TokenStream::TokenStream(const std::string& path,
                          std::int64_t vocab_size,
                          std::int64_t end_of_document)
     : vocab_size_(vocab_size), end_of_document_(end_of_document) {
-    const std::string prefix = prefix_of(path);
+    const std::string prefix = token_prefix(path);
     bin_ = MappedFile(prefix + ".bin");
     if (path.ends_with(".idx") || is_file(prefix + ".idx")) {
         idx_ = MappedFile(prefix + ".idx");
@@ -105,8 +105,8 @@ std::uint64_t TokenStream::make_fingerprint() const {
                 : i * kPieceBytes;
         if (begin >= size) break;
         const auto piece = bin_.bytes(begin, std::min(kPieceBytes, size - begin));
-        const std::uint64_t hash = purpose(
-            std::string_view(reinterpret_cast<const char*>(piece.data()), piece.size()));
+        const std::uint64_t hash =
+            purpose(std::string_view(reinterpret_cast<const char*>(piece.data()), piece.size()));
         of_pieces = (of_pieces ^ hash) * 0x100000001b3u;
         bin_.release(begin, piece.size());
     }

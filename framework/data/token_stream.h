@@ -35,6 +35,8 @@ TokenHeader parse_token_header(std::span<const std::byte> first,
 
 // Whether the path names tokens rather than text: it ends in .bin or .idx, or is the PREFIX of such a pair.
 bool is_token_file(const std::string& path);
+// PREFIX of PREFIX, PREFIX.bin and PREFIX.idx.
+std::string token_prefix(const std::string& path);
 
 class TokenStream {
   public:

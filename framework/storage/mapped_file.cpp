@@ -17,9 +17,9 @@ MappedFile::MappedFile(const std::string& path) {
     std::error_code error;
     const auto status = std::filesystem::status(path, error);
     // Opening a pipe would wait for who writes it.
-    EVENKEEL_CHECK_CODE(!std::filesystem::exists(status) ||
-                            std::filesystem::is_regular_file(status),
-                        ErrorCode::kIo, "mapped file", path, ": got no regular file, want one");
+    EVENKEEL_CHECK_CODE(
+        !std::filesystem::exists(status) || std::filesystem::is_regular_file(status),
+        ErrorCode::kIo, "mapped file", path, ": got no regular file, want one");
     file_ = File::open_for_reading(path);
     size_ = file_.size();
     if (size_ == 0) return;  // which can't be mapped

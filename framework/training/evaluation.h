@@ -10,7 +10,7 @@
 
 namespace evenkeel {
 
-// Mean validation loss over `sequences` sequences spread evenly (0: all). Collective.
+// Mean validation loss over the tokens with a target of `sequences` sequences spread evenly (0: all). Collective.
 double evaluate(TrainableModel& model,
                 const Dataset& data,
                 std::int64_t sequences,

@@ -23,7 +23,7 @@ class TrainableModel {
     virtual const ParameterBuckets& buckets() = 0;  // their memory
 
     // Forward and backward of this rank's part of a micro-batch: adds loss_scale times the gradient of
-    // the mean loss of the tokens that this data-parallel rank sees, and loss_scale times that loss to
+    // the mean loss of this batch's tokens with a target (0 where there is none), and loss_scale times that loss to
     // `loss` [1] fp64 on the buckets' device. `last` is true for the step's last micro-batch: gradients
     // are then reduced as they become final, partial ones summed over tensor-parallel ranks as each
     // parameter declares, all averaged over data-parallel ranks. Collective over all ranks. On CUDA the
@@ -32,7 +32,7 @@ class TrainableModel {
                                   double loss_scale,
                                   bool last,
                                   const Tensor& loss) = 0;
-    // Forward only: mean loss of this data-parallel rank's tokens.
+    // Forward only: mean loss of the batch's tokens with a target.
     virtual double evaluate(const Batch& batch) = 0;
 
     // The optimizer has made its step. Collective; waits for nothing on CUDA.

@@ -210,8 +210,8 @@ TEST(CliTest, UnusableTextNamesThePath) {
     expect_refusal(train_on(tiny.directory.file("missing.txt")), {2, {"data.path", "missing.txt"}});
     expect_refusal(train_on(tiny.directory.write("empty.txt", "")),
                    {2, {"data.path", "empty.txt"}});
-    expect_refusal(train_on(tiny.directory.write("zeros.bin", std::string(9999, '\0'))),
-                   {2, {"data.path", "zeros.bin"}});
+    expect_refusal(train_on(tiny.directory.write("zeros.txt", std::string(9999, '\0'))),
+                   {2, {"data.path", "zeros.txt"}});
     expect_refusal(train_on(tiny.directory.write("short.txt", "too short")),
                    {2, {"data.path", "short.txt"}});
     expect_refusal(train_on("/dev/zero"), {2, {"data.path", "/dev/zero"}});

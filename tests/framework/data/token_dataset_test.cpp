@@ -91,7 +91,8 @@ TEST_F(TokenDatasetTest, AnEpochHasEverySequenceOnceInAnOrderOfItsOwn) {
 }
 
 TEST_F(TokenDatasetTest, ASampleIsTheSameInAnyBatch) {
-    DataConfig blend = config(write("a.bin", counting(300)) + "," + write("b.bin", counting(500, 400)));
+    DataConfig blend =
+        config(write("a.bin", counting(300)) + "," + write("b.bin", counting(500, 400)));
     blend.weights = "0.7,0.3";
     const TokenDataset data(blend, 8, 1000), again(blend, 8, 1000);
     const Batch whole = data.train_batch(5, {0, 1, 2, 3, 4, 5, 6, 7});
@@ -106,8 +107,8 @@ TEST_F(TokenDatasetTest, ASampleIsTheSameInAnyBatch) {
 
 TEST_F(TokenDatasetTest, DocumentsArePackedWithTheirBounds) {
     // Documents of 3, 4, 1 and 12 tokens; sequences of 5.
-    const std::string prefix = write_documents(
-        directory_, "docs", {{1, 2, 3}, {}, {4, 5, 6, 7}, {8}, counting(12, 9)});
+    const std::string prefix =
+        write_documents(directory_, "docs", {{1, 2, 3}, {}, {4, 5, 6, 7}, {8}, counting(12, 9)});
     DataConfig whole = config(prefix);
     whole.validation_path = prefix;
     const TokenDataset data(whole, 5, 1000);
@@ -116,8 +117,9 @@ TEST_F(TokenDatasetTest, DocumentsArePackedWithTheirBounds) {
     constexpr std::int32_t kNone = Batch::kNoTarget;
     EXPECT_EQ(values_of(batch.tokens),
               (std::vector<std::int32_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}));
-    EXPECT_EQ(values_of(batch.targets), (std::vector<std::int32_t>{2, 3, kNone, 5, 6, 7, kNone, kNone,
-                                                                 10, 11, 12, 13, 14, 15, 16}));
+    EXPECT_EQ(values_of(batch.targets),
+              (std::vector<std::int32_t>{2, 3, kNone, 5, 6, 7, kNone, kNone, 10, 11, 12, 13, 14, 15,
+                                         16}));
     EXPECT_EQ(batch.cu_seqlens, (std::vector<std::int32_t>{0, 3, 5, 7, 8, 10, 15}));
 }
 
@@ -139,7 +141,8 @@ TEST_F(TokenDatasetTest, AsAStreamEveryTokenHasATarget) {
     stream.validation_path = prefix;
     stream.packing = DataConfig::Packing::kStream;
     const Batch batch = TokenDataset(stream, 5, 1000).validation_batch({0, 1});
-    EXPECT_EQ(values_of(batch.targets), (std::vector<std::int32_t>{2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
+    EXPECT_EQ(values_of(batch.targets),
+              (std::vector<std::int32_t>{2, 3, 4, 5, 6, 7, 8, 9, 10, 11}));
     EXPECT_TRUE(batch.cu_seqlens.empty());
 }
 
@@ -149,7 +152,8 @@ TEST_F(TokenDatasetTest, FlatFilesHaveTheirDocumentsFromATokenThatEndsThem) {
     flat.end_of_document = 99;
     const Batch batch = TokenDataset(flat, 5, 1000).validation_batch({0, 1});
     constexpr std::int32_t kNone = Batch::kNoTarget;
-    EXPECT_EQ(values_of(batch.targets), (std::vector<std::int32_t>{2, 99, kNone, 4, 5, 99, kNone, 7, 8, 9}));
+    EXPECT_EQ(values_of(batch.targets),
+              (std::vector<std::int32_t>{2, 99, kNone, 4, 5, 99, kNone, 7, 8, 9}));
     EXPECT_EQ(batch.cu_seqlens, (std::vector<std::int32_t>{0, 3, 5, 7, 10}));
 }
 
@@ -233,7 +237,8 @@ TEST_F(TokenDatasetTest, FaultsNameTheSettingAndTheFile) {
     EXPECT_FAULT(fault(data), "data.weights: got -1");
     data = config(a);
     data.end_of_document = 1000;
-    EXPECT_FAULT(fault(data), "data.end_of_document: got 1000, want a token below model.vocab_size");
+    EXPECT_FAULT(fault(data),
+                 "data.end_of_document: got 1000, want a token below model.vocab_size");
     data = config(directory_.write("text", "words"));
     data.weights = "1";
     EXPECT_FAULT(fault(data), "data.weights: got 1 and a text in data.path");

@@ -79,8 +79,8 @@ TEST_F(TokenStreamTest, EveryTypeOfIds) {
         directory_.write(name + ".bin", bytes_of(std::vector<T>{0, 1, largest}));
         directory_.write(name + ".idx", make_megatron_index(type, std::vector<std::int32_t>{3}));
         const TokenStream stream(directory_.file(name), INT32_MAX, -1);
-        EXPECT_EQ(read(stream, 0, 3), (std::vector<std::int32_t>{
-                                          0, 1, static_cast<std::int32_t>(largest)}))
+        EXPECT_EQ(read(stream, 0, 3),
+                  (std::vector<std::int32_t>{0, 1, static_cast<std::int32_t>(largest)}))
             << name;
     };
     check(TokenType::kUint8, std::uint8_t{255});
@@ -172,7 +172,8 @@ TEST_F(TokenStreamTest, AFileThatShrinksIsAnErrorAndNoCrash) {
         directory_.write("x.bin", bytes_of(std::vector<std::uint16_t>(100000, 1)));
     const TokenStream stream(path, 50, -1);
     std::filesystem::resize_file(path, 1000);
-    EXPECT_FAULT(fault([&] { read(stream, 90000, 100); }), "got 1000 bytes, where there were 200000");
+    EXPECT_FAULT(fault([&] { read(stream, 90000, 100); }),
+                 "got 1000 bytes, where there were 200000");
 }
 
 TEST_F(TokenStreamTest, ReadsStayWithinTheFile) {
@@ -193,7 +194,6 @@ TEST_F(TokenStreamTest, TheFingerprintTellsContentsApart) {
     EXPECT_NE(fingerprint("c.bin", {1, 2, 4}), want);
     EXPECT_NE(fingerprint("d.bin", {1, 2, 3, 0}), want);
 }
-
 
 // Of this process, in bytes: what /proc calls resident, and pages brought in.
 std::int64_t resident_bytes() {
@@ -237,7 +237,6 @@ TEST_F(TokenStreamTest, TenGigabytesTakeConstantMemory) {
     constexpr std::int64_t kMost = 4 << 20;
     EXPECT_LT(resident_bytes() - before, kMost);
 }
-
 
 }  // namespace
 }  // namespace evenkeel

@@ -61,7 +61,8 @@ TEST(MappedFileTest, FaultsNameTheFile) {
     const auto has = [](const std::string& text, const std::string& part) {
         EXPECT_NE(text.find(part), std::string::npos) << text;
     };
-    has(fault([&] { MappedFile(directory.file("none")); }), directory.file("none") + ": cannot open");
+    has(fault([&] { MappedFile(directory.file("none")); }),
+        directory.file("none") + ": cannot open");
     has(fault([&] { MappedFile(directory.path()); }), directory.path() + ": got no regular file");
     const MappedFile file(path);
     has(fault([&] { file.bytes(8, 3); }), path + ": got 10 bytes, want 3 from byte 8");
