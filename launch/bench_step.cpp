@@ -10,6 +10,7 @@
 #include "framework/rng.h"
 #include "launch/bench.h"
 #include "model/language_model.h"
+#include "parallel/collective_log.h"
 
 namespace evenkeel::bench {
 namespace {
@@ -54,6 +55,7 @@ class Stepper {
         model_.finish_update();
         model_.head_metrics();
     }
+    std::string drift() { return model_.replica_drift(); }
     double flops() const { return kBatch * kTokens * model_.flops_per_token(kTokens); }
 
   private:
@@ -76,6 +78,31 @@ double seconds_of_step(Stepper& stepper) {
     const auto start = std::chrono::steady_clock::now();
     stepper.step();
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// What watching for lost ranks and drifting copies takes of a step. Both ranks call it.
+Lines measure_watching(Stepper& stepper, double step_seconds) {
+    CollectiveLog& log = CollectiveLog::instance();
+    const auto operations = [&] { return log.records().back().index; };
+    const std::int64_t before = operations();
+    stepper.step();
+    const auto per_step = static_cast<double>(operations() - before);
+    // In a log of its own: the process's is what a report would show.
+    const auto scratch = std::make_unique<CollectiveLog>();
+    CollectiveRecord record;
+    record.group = scratch->add_group({"bench", {0, 1}});
+    std::int64_t sequence = 0;
+    const double one = seconds_of([&] { scratch->end(scratch->begin(record, &sequence)); }, 200000);
+    constexpr double kInterval = 100.0;  // steps
+    const double check = seconds_of([&] { stepper.drift(); }, 3);
+    return {{concat("recording ", per_step, " operations, a step"),
+             1e3 * per_step * one,
+             "ms",
+             {{per_step * one / step_seconds, "of a step of 2 ranks", 0.01, true}}},
+            {"comparing the ranks' copies",
+             1e3 * check,
+             "ms",
+             {{check / (kInterval * step_seconds), "of 100 such steps", 0.01, true}}}};
 }
 
 }  // namespace
@@ -183,13 +210,17 @@ Lines measure_ranks(Communicator& world) {
         for (int i = 0; i < kSteps; ++i) times.push_back(seconds_of_step(two));
         if (counts) two_times.push_back(median(times));
     }
-    if (!measures) return {};
     const double seconds = median(two_times);
-    return {{step_name("1 rank x 2 threads, step"), 1e3 * median(one_times), "ms", {}},
-            {step_name("2 ranks x 1 thread, step"),
-             1e3 * seconds,
-             "ms",
-             {{median_ratio(one_times, two_times), "of the speed of 1 rank x 2 threads", 0.90}}}};
+    const Lines watching = measure_watching(two, seconds);
+    if (!measures) return {};
+    Lines lines{
+        {step_name("1 rank x 2 threads, step"), 1e3 * median(one_times), "ms", {}},
+        {step_name("2 ranks x 1 thread, step"),
+         1e3 * seconds,
+         "ms",
+         {{median_ratio(one_times, two_times), "of the speed of 1 rank x 2 threads", 0.90}}}};
+    lines.insert(lines.end(), watching.begin(), watching.end());
+    return lines;
 }
 
 }  // namespace evenkeel::bench

@@ -14,6 +14,7 @@
 #include "launch/commands.h"
 #include "launch/doctor/command.h"
 #include "parallel/mpi_session.h"
+#include "parallel/watchdog.h"
 
 namespace {
 
@@ -436,7 +437,8 @@ int run_program(int argc, char** argv, MpiSession& session) {
     program.set_version_flag("--version", EVENKEEL_VERSION);
     program.footer(
         "Each command has --help with examples. Exit status: 0 done, 1 failed, 2 bad usage or "
-        "configuration, 4 training was ended by a signal after a checkpoint.");
+        "configuration, 3 a rank was lost or hung, 4 training was ended by a signal after a "
+        "checkpoint.");
 
     Choice choice;
     TrainCommand train;
@@ -486,6 +488,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
         }
         return kUsage;
     }
+    start_watchdog(session.world(), {});  // until the command gives it a time-out and a directory
     choice.run(session.world());
     std::cout.flush();
     EVENKEEL_CHECK_CODE(std::cout.good(), ErrorCode::kIo, "output",
@@ -493,6 +496,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     // What rank 0 does last, writing files, may fail. While other ranks are finalising MPI, Open MPI crashes
     // or hangs when one aborts, so they wait here.
     session.world().barrier();
+    stop_watchdog();
     return choice.status;
 }
 

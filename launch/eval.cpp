@@ -10,6 +10,7 @@
 #include "launch/eval_logits.h"
 #include "launch/run_text.h"
 #include "launch/saved_run.h"
+#include "parallel/watchdog.h"
 
 namespace evenkeel {
 
@@ -26,6 +27,7 @@ void run_eval(const EvalCommand& command, Communicator& world) {
                         ": names no text; want --set data.path=TEXT for the loss on its held-out "
                         "part, or --tokens FILE, with --logits OUT for the logits");
     run.config.validate(world.size());
+    start_watchdog(world, {.timeout_seconds = run.config.parallel.timeout_seconds});
     const ProcessGrid grid(world, run.config.parallel, run.config.device);
     const TrainerConfig& trainer = run.config.trainer;
     const auto data = open_dataset(run.config.data, trainer.seq_len, run.config.model.vocab_size);

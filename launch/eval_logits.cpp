@@ -8,6 +8,7 @@
 #include "framework/data/token_file.h"
 #include "framework/storage/safetensors.h"
 #include "launch/saved_run.h"
+#include "parallel/watchdog.h"
 
 namespace evenkeel {
 namespace {
@@ -113,6 +114,7 @@ void eval_tokens(const EvalCommand& command, Communicator& world) {
                         ": got sequences of ", tokens.size(1), " tokens, want at most ",
                         config.max_seq_len + tokens.size(1) - length,
                         " (model.max_seq_len=", config.max_seq_len, ")");
+    start_watchdog(world, {.timeout_seconds = run.config.parallel.timeout_seconds});
     const ProcessGrid grid(world, run.config.parallel, run.config.device);
     LanguageModel model(grid, config, 1);
     model.load_weights(*run.weights);

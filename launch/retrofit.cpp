@@ -21,6 +21,7 @@
 #include "launch/retrofit_findings.h"
 #include "launch/saved_run.h"
 #include "model/telemetry/head_tables.h"
+#include "parallel/watchdog.h"
 
 namespace evenkeel {
 namespace {
@@ -348,6 +349,7 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
 
     ParallelConfig parallel = measured.parallel;
     parallel.virtual_shards = shards_of(measured.model, parallel.tensor_parallel);
+    start_watchdog(world, {.timeout_seconds = parallel.timeout_seconds});
     const ProcessGrid grid(world, parallel, Device::kCpu);
     const auto seed = static_cast<std::uint64_t>(measured.trainer.seed);
     LanguageModel before(grid, measured.model, seed);

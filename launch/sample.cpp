@@ -4,6 +4,7 @@
 #include "launch/commands.h"
 #include "launch/run_text.h"
 #include "launch/saved_run.h"
+#include "parallel/watchdog.h"
 
 namespace evenkeel {
 
@@ -16,6 +17,7 @@ void run_sample(const SampleCommand& command, Communicator& world) {
         ": got a model with a vocabulary of ", run.config.model.vocab_size,
         ", which is not bytes, and no tokenizer; want --set data.tokenizer=FILE, a SentencePiece "
         "model (the tokenizer.json of Hugging Face can't be read)");
+    start_watchdog(world, {.timeout_seconds = run.config.parallel.timeout_seconds});
     const ProcessGrid grid(world, run.config.parallel, run.config.device);
     LanguageModel model(grid, run.config.model,
                         static_cast<std::uint64_t>(run.config.trainer.seed));

@@ -21,6 +21,7 @@
 #include "launch/report.h"
 #include "launch/run_text.h"
 #include "launch/saved_run.h"
+#include "parallel/watchdog.h"
 
 namespace evenkeel {
 namespace {
@@ -277,6 +278,8 @@ int run_train(const TrainCommand& command, Communicator& world) {
         }
     }
 
+    start_watchdog(world, {.timeout_seconds = config.parallel.timeout_seconds,
+                           .directory = config.trainer.run_dir + "/watchdog"});
     doctor::refuse_bad_start(world, config);
     const ProcessGrid grid(world, config.parallel, config.device);
     Communicator& kv_replicas = grid.kv_replicas(config.model.attention.num_kv_heads);

@@ -16,6 +16,7 @@
 #include "model/rules/qk_norm_anneal.h"
 #include "model/telemetry/head_statistics.h"
 #include "model/telemetry/head_weights.h"
+#include "parallel/replica_check.h"
 #include "parallel/tensor_reduce.h"
 
 namespace evenkeel {
@@ -474,6 +475,10 @@ int LanguageModel::ranks() const { return grid_.world().size(); }
 
 double LanguageModel::max_over_ranks(double value) {
     return grid_.world().all_reduce_scalar(value, ReduceOp::kMax);
+}
+
+std::string LanguageModel::replica_drift() {
+    return ::evenkeel::replica_drift(grid_, parameters_, config_.attention.num_kv_heads);
 }
 
 double LanguageModel::flops_per_token(std::int64_t seq_len) const {

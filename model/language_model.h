@@ -106,6 +106,7 @@ class LanguageModel : public TrainableModel {
     int rank() const override;
     int ranks() const override;
     double max_over_ranks(double value) override;
+    std::string replica_drift() override;
     double flops_per_token(std::int64_t seq_len) const override;
 
   private:

@@ -34,7 +34,7 @@ CollectiveRecord* CollectiveLog::find(std::int64_t index) {
     return record.index == index ? &record : nullptr;
 }
 
-std::int64_t CollectiveLog::begin(CollectiveRecord record, std::int64_t& sequence) {
+std::int64_t CollectiveLog::begin(CollectiveRecord record, std::int64_t* sequence) {
     const std::int64_t time = now();
     const std::lock_guard lock(mutex_);
     if (++depth_ > 1) {
@@ -42,7 +42,7 @@ std::int64_t CollectiveLog::begin(CollectiveRecord record, std::int64_t& sequenc
         return 0;
     }
     record.index = current_ = ++last_;
-    record.sequence = ++sequence;
+    record.sequence = sequence == nullptr ? 0 : ++*sequence;
     record.asked = record.waits = time;
     record.returned = record.done = 0;
     goes_on_ = false;
@@ -59,7 +59,8 @@ void CollectiveLog::end(std::int64_t index) {
     current_ = 0;
     if (CollectiveRecord* record = find(index)) {
         record->returned = time;
-        if (!goes_on_) record->done = time;
+        if (goes_on_) return;
+        record->done = progress_ = time;
     }
 }
 
@@ -72,6 +73,7 @@ std::int64_t CollectiveLog::goes_on() {
 void CollectiveLog::done(std::int64_t index) {
     const std::int64_t time = now();
     const std::lock_guard lock(mutex_);
+    progress_ = time;
     if (CollectiveRecord* record = find(index)) record->done = time;
 }
 
@@ -91,6 +93,15 @@ HostPosition CollectiveLog::position() const {
     position.since = position.in_operation ? last.waits : last.returned;
     position.waits_for_gpu = gpu_wait_seen_ != 0 && time - gpu_wait_seen_ < kGpuWaitLasts;
     if (position.waits_for_gpu && !position.in_operation) position.since = gpu_wait_since_;
+    position.progress = progress_;
+    const auto most = static_cast<std::int64_t>(kEntries);
+    for (std::int64_t index = std::max<std::int64_t>(1, last_ - most + 1); index <= last_;
+         ++index) {
+        const CollectiveRecord& record = entries_[static_cast<std::size_t>(index) % kEntries];
+        if (record.returned == 0 || record.done != 0) continue;
+        position.oldest_on_gpu = record.asked;
+        break;
+    }
     return position;
 }
 

@@ -15,8 +15,9 @@
 namespace evenkeel {
 
 struct CollectiveRecord {
-    std::int64_t index = 0;     // of the process: 1, 2, ..
-    std::int64_t sequence = 0;  // of the group: the same on all its ranks
+    std::int64_t index = 0;  // of the process: 1, 2, ..
+    // Of the group: the same on all its ranks. 0: from one rank to another, which the others know nothing of.
+    std::int64_t sequence = 0;
     int group = 0;
     const char* op = "";
     std::int64_t bytes = 0;  // of the full tensor; of none in a barrier
@@ -40,6 +41,9 @@ struct HostPosition {
     bool in_operation = false;   // the last record is of it
     bool waits_for_gpu = false;  // for its own GPU, which may wait for others
     std::int64_t since = 0;  // that; or else since the last operation returned, 0: there was none
+    std::int64_t progress = 0;  // when an operation was last seen to be done
+    std::int64_t oldest_on_gpu =
+        0;  // when the oldest that is not seen to be done was asked for; 0: none
 };
 
 class CollectiveLog {
@@ -53,9 +57,9 @@ class CollectiveLog {
     int add_group(CollectiveGroup group);
 
     // An operation begins: its index, times and its number in the group, of which `sequence` is the last so
-    // far, are filled in here. Returns the index, or 0 when it is a part of one that is under way, whose wait
-    // then begins now.
-    std::int64_t begin(CollectiveRecord record, std::int64_t& sequence);
+    // far (null: it has none), are filled in here. Returns the index, or 0 when it is a part of one that is
+    // under way, whose wait then begins now.
+    std::int64_t begin(CollectiveRecord record, std::int64_t* sequence);
     void end(std::int64_t index);
     // What is under way goes on on a GPU after it returns, until done() of the index that this returns.
     std::int64_t goes_on();
@@ -78,6 +82,7 @@ class CollectiveLog {
     std::int64_t current_ = 0;  // of what the host is in
     bool goes_on_ = false;      // the current one
     int depth_ = 0;
+    std::int64_t progress_ = 0;
     std::int64_t gpu_wait_since_ = 0, gpu_wait_seen_ = 0;
 };
 

@@ -65,7 +65,8 @@ class Communicator::Recorded {
              const CallSite& site,
              std::int64_t bytes = 0,
              DType dtype = DType::kFloat32,
-             int peer = -1)
+             int peer = -1,
+             bool is_message = false)
         : logged_(group.log_group_ >= 0) {
         if (!logged_) return;
         CollectiveRecord record;
@@ -75,7 +76,7 @@ class Communicator::Recorded {
         record.dtype = dtype;
         record.peer = peer < 0 ? -1 : group.job_rank(peer);
         record.site = site;
-        index_ = CollectiveLog::instance().begin(record, group.sequence_);
+        index_ = CollectiveLog::instance().begin(record, is_message ? nullptr : &group.sequence_);
     }
     ~Recorded() {
         if (logged_) CollectiveLog::instance().end(index_);
@@ -155,14 +156,15 @@ void Communicator::broadcast(const Tensor& tensor, int root, CallSite site) {
 void Communicator::send(const Tensor& tensor, int destination, CallSite site) {
     check_block("send", "tensor", tensor, device());
     check_other("send", "destination", destination, *this);
-    const Recorded recorded(*this, "send", site, bytes_of(tensor), tensor.dtype(), destination);
+    const Recorded recorded(*this, "send", site, bytes_of(tensor), tensor.dtype(), destination,
+                            true);
     do_send(tensor, destination);
 }
 
 void Communicator::receive(const Tensor& tensor, int source, CallSite site) {
     check_block("receive", "tensor", tensor, device());
     check_other("receive", "source", source, *this);
-    const Recorded recorded(*this, "receive", site, bytes_of(tensor), tensor.dtype(), source);
+    const Recorded recorded(*this, "receive", site, bytes_of(tensor), tensor.dtype(), source, true);
     do_receive(tensor, source);
 }
 

@@ -19,6 +19,7 @@
 
 #include "parallel/collective_checks.h"
 #include "parallel/reduce_kernels.h"
+#include "parallel/watchdog.h"
 
 namespace evenkeel {
 namespace {
@@ -28,8 +29,11 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kDirectBytes = 64 << 10;
 // Longer tensors are reduced slice by slice, so that what a slice touches stays in the caches.
 constexpr std::int64_t kSliceBytes = 2 << 20;
-constexpr int kSpins = 200;             // tests of the requests before the first yield
-constexpr int kCollectiveTags = 30000;  // tags 0 .. for collectives, by sequence number
+constexpr int kSpins = 200;  // tests of the requests before the first yield
+// Tags 0 .. for collectives, by sequence number and kind: messages of different operations never meet, so
+// that ranks that differ wait, and are found, rather than exchange garbage.
+constexpr int kCollectiveTags = 30000;
+constexpr int kKinds = 16;
 constexpr int kPointToPointTag = 30001;
 
 std::atomic<std::int64_t> max_message_bytes{1 << 30};
@@ -39,14 +43,31 @@ double seconds_since(Clock::time_point start) {
     return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-void check_mpi(int status, const char* op, const std::string& where = "") {
-    if (status == MPI_SUCCESS) return;
-    failed = true;
+std::string text_of(int status) {
     char text[MPI_MAX_ERROR_STRING];
     int length = 0;
     MPI_Error_string(status, text, &length);
-    throw_error(ErrorCode::kMpi, op, where + std::string(text, static_cast<std::size_t>(length)));
+    return std::string(text, static_cast<std::size_t>(length));
 }
+
+void check_mpi(int status, const char* op) {
+    if (status == MPI_SUCCESS) return;
+    failed = true;
+    throw_error(ErrorCode::kMpi, op, text_of(status));
+}
+
+// Those that reduce have three numbers each, by ReduceOp.
+enum class Kind {
+    kAllReduce = 0,
+    kReduceScatter = 3,
+    kAllReduceDouble = 6,
+    kAllGather = 9,
+    kBroadcast = 10,
+    kBarrier = 11,
+    kSplit = 12,
+    kOnNode = 13,
+};
+static_assert(static_cast<int>(Kind::kOnNode) < kKinds);
 
 class MpiCommunicator final : public Communicator {
   public:
@@ -74,13 +95,13 @@ class MpiCommunicator final : public Communicator {
 
   protected:
     int do_start_all_reduce(const Tensor& tensor, ReduceOp op) override {
-        begin("all_reduce");
+        begin("all_reduce", Kind::kAllReduce, op);
         reduce_on_all(tensor, op);
         return 0;
     }
 
     int do_start_reduce_scatter(const Tensor& input, const Tensor& output, ReduceOp op) override {
-        begin("reduce_scatter");
+        begin("reduce_scatter", Kind::kReduceScatter, op);
         const std::int64_t element = static_cast<std::int64_t>(size_of(input.dtype()));
         const std::int64_t block = output.numel();
         const std::int64_t slice = std::max<std::int64_t>(kSliceBytes / element / size_, 1);
@@ -95,7 +116,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     int do_start_all_gather(const Tensor& input, const Tensor& output) override {
-        begin("all_gather");
+        begin("all_gather", Kind::kAllGather);
         const std::int64_t bytes = static_cast<std::int64_t>(input.bytes());
         if (bytes == 0) return 0;
         std::byte* mine = output.raw() + bytes * rank_;
@@ -110,7 +131,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void do_broadcast(const Tensor& tensor, int root) override {
-        begin("broadcast");
+        begin("broadcast", Kind::kBroadcast);
         const std::int64_t bytes = static_cast<std::int64_t>(tensor.bytes());
         if (bytes == 0) return;
         if (rank_ == root) {
@@ -136,13 +157,13 @@ class MpiCommunicator final : public Communicator {
     }
 
     void do_barrier() override {
-        begin("barrier");
+        begin("barrier", Kind::kBarrier);
         exchange_all(nullptr, 0);
     }
 
     std::unique_ptr<Communicator> do_split(int color, const std::string& name) override {
         // MPI_Comm_split has no deadline: make sure by ours that everyone is there.
-        begin("split");
+        begin("split", Kind::kSplit);
         exchange_all(nullptr, 0);
         MPI_Comm part = MPI_COMM_NULL;
         check_mpi(MPI_Comm_split(comm_, color, rank_, &part), "split");
@@ -150,7 +171,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     OnNode do_on_node() override {
-        begin("on_node");
+        begin("on_node", Kind::kOnNode);
         exchange_all(nullptr, 0);  // as in split()
         MPI_Comm node = MPI_COMM_NULL;
         check_mpi(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &node),
@@ -163,7 +184,7 @@ class MpiCommunicator final : public Communicator {
     }
 
     void do_all_reduce_double(double& value, ReduceOp op) override {
-        begin("all_reduce");
+        begin("all_reduce", Kind::kAllReduceDouble, op);
         exchange_all(reinterpret_cast<std::byte*>(&value), sizeof value);
         reduce_doubles(op, reinterpret_cast<const double* const*>(sources_.data()), size_, &value,
                        1);
@@ -186,9 +207,10 @@ class MpiCommunicator final : public Communicator {
     int peer_after(int step) const { return (rank_ + step) % size_; }
     int peer_before(int step) const { return (rank_ - step + size_) % size_; }
 
-    void begin(const char* op) {
+    void begin(const char* op, Kind kind, ReduceOp reduce = ReduceOp::kSum) {
         op_ = op;
-        tag_ = static_cast<int>(sequence_ % kCollectiveTags);
+        const auto turn = static_cast<int>(sequence_ % (kCollectiveTags / kKinds));
+        tag_ = turn * kKinds + static_cast<int>(kind) + static_cast<int>(reduce);
         ++sequence_;
         refuse_after_failure();
     }
@@ -281,19 +303,21 @@ class MpiCommunicator final : public Communicator {
     void send_bytes(const std::byte* data, std::int64_t bytes, int peer) {
         for_each_message(bytes, max_message_bytes, [&](std::int64_t offset, std::int64_t length) {
             check_mpi(MPI_Isend(data + offset, static_cast<int>(length), MPI_BYTE, peer, tag_,
-                                comm_, new_request(peer)),
+                                comm_, new_request(peer, -1)),
                       op_);
         });
     }
     void receive_bytes(std::byte* data, std::int64_t bytes, int peer) {
         for_each_message(bytes, max_message_bytes, [&](std::int64_t offset, std::int64_t length) {
             check_mpi(MPI_Irecv(data + offset, static_cast<int>(length), MPI_BYTE, peer, tag_,
-                                comm_, new_request(peer)),
+                                comm_, new_request(peer, static_cast<int>(length))),
                       op_);
         });
     }
-    MPI_Request* new_request(int peer) {
+    // received: the bytes that must come; below 0 for what is sent.
+    MPI_Request* new_request(int peer, int received) {
         peers_.push_back(peer);
+        lengths_.push_back(received);
         return &requests_.emplace_back(MPI_REQUEST_NULL);
     }
 
@@ -312,8 +336,31 @@ class MpiCommunicator final : public Communicator {
             if (seconds_since(start) > timeout_seconds_) throw_timeout();
         }
         if (timing_) exposed_seconds_ += seconds_since(start);
+        check_lengths();
         requests_.clear();
         peers_.clear();
+        lengths_.clear();
+    }
+
+    // MPI finds messages that are too long, not those that are too short.
+    void check_lengths() {
+        for (std::size_t i = 0; i < lengths_.size(); ++i) {
+            if (lengths_[i] < 0) continue;
+            int received = 0;
+            MPI_Get_count(&statuses_[i], MPI_BYTE, &received);
+            if (received == lengths_[i]) continue;
+            fail(concat(between(i), "got ", received, " bytes, want ", lengths_[i]));
+        }
+    }
+    std::string between(std::size_t message) const {
+        return concat("between ranks ", job_rank(rank_), " and ", job_rank(peers_[message]),
+                      " (do both call the same operations with the same sizes?): ");
+    }
+    // What needs other ranks has failed: the watchdog says more, where there is one.
+    [[noreturn]] void fail(const std::string& text) const {
+        failed = true;
+        rank_is_lost(concat("[", op_, "] ", text));
+        throw_error(ErrorCode::kMpi, op_, text);
     }
 
     [[noreturn]] void throw_failed_messages(int status) {
@@ -321,14 +368,10 @@ class MpiCommunicator final : public Communicator {
             for (std::size_t i = 0; i < statuses_.size(); ++i) {
                 const int one = statuses_[i].MPI_ERROR;
                 if (one == MPI_SUCCESS || one == MPI_ERR_PENDING) continue;
-                check_mpi(one, op_,
-                          concat("between ranks ", job_rank(rank_), " and ", job_rank(peers_[i]),
-                                 " (do both call the same operations with the same "
-                                 "sizes?): "));
+                fail(between(i) + text_of(one));
             }
         }
-        check_mpi(status, op_);
-        throw_error(ErrorCode::kMpi, op_, "a message failed");
+        fail(text_of(status));
     }
 
     [[noreturn]] void throw_timeout() {
@@ -345,10 +388,9 @@ class MpiCommunicator final : public Communicator {
                 ranks += (ranks.empty() ? "" : ", ") + std::to_string(job_rank(peer));
             }
         }
-        throw_error(ErrorCode::kMpi, op_,
-                    concat("operation ", sequence_, " of a group of ", size_, " ranks: rank ",
-                           job_rank(rank_), " waited ", timeout_seconds_, " s for rank ", ranks,
-                           "; it has failed, hangs, or needs a longer timeout_seconds"));
+        fail(concat("operation ", sequence_, " of a group of ", size_, " ranks: rank ",
+                    job_rank(rank_), " waited ", timeout_seconds_, " s for rank ", ranks,
+                    "; it has failed, hangs, or needs a longer timeout_seconds"));
     }
 
     MPI_Comm comm_;
@@ -361,7 +403,8 @@ class MpiCommunicator final : public Communicator {
     int tag_ = 0;
     std::vector<MPI_Request> requests_;
     std::vector<MPI_Status> statuses_;
-    std::vector<int> peers_;  // whom each request waits for
+    std::vector<int> peers_;    // whom each request waits for
+    std::vector<int> lengths_;  // see new_request()
     std::vector<const std::byte*> sources_;
     Tensor staging_ = Tensor::uninitialized({0}, DType::kInt32);
 };

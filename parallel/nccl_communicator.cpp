@@ -17,6 +17,7 @@
 #include "framework/stream.h"
 #include "parallel/collective_log.h"
 #include "parallel/mpi_communicator.h"
+#include "parallel/watchdog.h"
 
 namespace evenkeel {
 namespace {
@@ -403,6 +404,7 @@ class NcclCommunicator final : public Communicator {
         const char* detail = comm_ == nullptr ? nullptr : ncclGetLastError(comm_);
         if (detail != nullptr && detail[0] != '\0') text += concat(" (", detail, ")");
         const char* const op = name_of_op();
+        rank_is_lost(concat("[", op, "] ", text));
         abort_all();
         throw_error(ErrorCode::kNccl, op, text);
     }
@@ -412,6 +414,7 @@ class NcclCommunicator final : public Communicator {
             " s; another rank has failed, hangs, asks for another operation, or needs a longer "
             "timeout_seconds");
         const char* const op = name_of_op();
+        rank_is_lost(concat("[", op, "] ", text));
         abort_all();
         throw_error(ErrorCode::kMpi, op, text);
     }

@@ -1,5 +1,6 @@
 // Stands in for the CUDA sources of this folder in a build without CUDA.
 #include "parallel/bias_backends.h"
+#include "parallel/replica_hash.h"
 #include "parallel/vocab_backends.h"
 
 namespace evenkeel::cuda {
@@ -12,6 +13,7 @@ namespace {
 
 }  // namespace
 
+void add_hash(const Tensor&, std::int64_t, std::uint64_t*) { throw_not_built("replica_drift"); }
 void add_bias(const Tensor&, const Tensor&) { throw_not_built("add_bias"); }
 void add_bias_gradient(const Tensor&, const Tensor&) { throw_not_built("add_bias_gradient"); }
 void embedding_forward(const Tensor&, const Tensor&, std::int64_t, std::int64_t, const Tensor&) {

@@ -1,0 +1,102 @@
+// A job in which one rank goes wrong, in the way that its arguments name, under a watchdog. Run under mpirun
+// by watchdog_test.cpp: MODE DIRECTORY [GPUs].
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "framework/stream.h"
+#include "parallel/mpi_session.h"
+#include "parallel/process_grid.h"
+#include "parallel/watchdog.h"
+
+namespace evenkeel {
+namespace {
+
+constexpr double kTimeoutSeconds = 2.0;
+
+void sleep_seconds(double seconds) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+}
+
+struct Job {
+    const ProcessGrid& grid;
+    bool bad;
+
+    void sum(std::int64_t count) const {
+        Communicator& group = grid.tensor();
+        group.all_reduce(Tensor::zeros({count}, DType::kFloat32, group.device()), ReduceOp::kSum);
+    }
+    // What a training loop does at the end of a step: it wants a number of the GPU.
+    void end_step() const {
+        if (grid.device() == Device::kCuda) Stream::current().synchronize();
+    }
+};
+
+void go_wrong(const Job& job, const std::string& mode) {
+    if (mode == "killed") {
+        raise(SIGKILL);
+    } else if (mode == "stopped") {
+        raise(SIGSTOP);
+    } else if (mode == "slow") {
+        sleep_seconds(600);
+    } else if (mode == "busy") {
+        for (volatile std::uint64_t i = 0;; i = i + 1) {
+        }
+    } else if (mode == "other_collective") {
+        const Communicator& group = job.grid.tensor();
+        const Tensor part = Tensor::zeros({5}, DType::kFloat32, group.device());
+        const Tensor all = Tensor::zeros({group.size(), 5}, DType::kFloat32, group.device());
+        job.grid.tensor().all_gather(part, all);
+    } else if (mode == "other_group") {
+        job.grid.world().barrier();
+    } else if (mode == "other_size") {
+        job.sum(7);
+    }
+    job.end_step();
+}
+
+void run(const std::string& mode, const std::string& directory, bool gpus, MpiSession& session) {
+    Communicator& world = session.world();
+    WatchdogOptions options;
+    options.timeout_seconds = kTimeoutSeconds;
+    options.directory = directory == "none" ? "" : directory;
+    options.poll_seconds = 0.2;
+    start_watchdog(world, options);
+    ParallelConfig config;
+    config.tensor_parallel = world.size();
+    config.timeout_seconds = kTimeoutSeconds;
+    config.communication = gpus ? Communication::kNccl : Communication::kStaged;
+    const ProcessGrid grid(world, config, gpus ? Device::kCuda : Device::kCpu);
+    const Job job{grid, world.rank() == world.size() - 1};
+    if (job.bad && directory != "none") std::ofstream(directory + ".pid") << getpid();
+    for (int step = 0; step < 3; ++step) {
+        job.sum(11);
+        job.end_step();
+    }
+    if (job.bad) go_wrong(job, mode);
+    job.sum(5);
+    job.end_step();
+    world.barrier();
+    stop_watchdog();
+}
+
+}  // namespace
+}  // namespace evenkeel
+
+int main(int argc, char** argv) {
+    using namespace evenkeel;
+    const std::string mode = argc > 1 ? argv[1] : "", directory = argc > 2 ? argv[2] : "none";
+    MpiSession session(&argc, &argv, kTimeoutSeconds);
+    try {
+        run(mode, directory, argc > 3, session);
+    } catch (const Error& error) {
+        session.abort(error.what(), error.exit_status());
+    }
+    return 0;
+}
