@@ -65,9 +65,13 @@ constexpr struct {
     const char* name;
     Lines (*measure)();
 } kSingleRank[] = {
-    {"gemm", bench::measure_gemm}, {"attention", bench::measure_attention},
-    {"norm", bench::measure_norm}, {"memory", bench::measure_memory},
-    {"step", bench::measure_step}, {"recompute", bench::measure_recompute},
+    {"gemm", bench::measure_gemm},
+    {"attention", bench::measure_attention},
+    {"norm", bench::measure_norm},
+    {"memory", bench::measure_memory},
+    {"step", bench::measure_step},
+    {"recompute", bench::measure_recompute},
+    {"checkpoint", bench::measure_checkpoint},
 };
 constexpr const char* kRanks = "ranks";
 

@@ -72,6 +72,8 @@ Lines measure_memory();
 Lines measure_step();
 // Time and memory of a step with each ModelConfig::recompute.
 Lines measure_recompute();
+// What writing checkpoints beside training costs the steps.
+Lines measure_checkpoint();
 // What telemetry and QK-norm add to a step of training that model; `step` does one.
 Lines measure_costs(const ModelConfig& config,
                     std::int64_t batch,

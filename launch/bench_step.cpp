@@ -1,13 +1,16 @@
 // Whole training steps: against matrix products, and on two ranks against one.
 #include <omp.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
 #include <thread>
 
 #include "framework/buffer.h"
 #include "framework/optimizer/adamw.h"
 #include "framework/rng.h"
+#include "framework/training/checkpoint_writer.h"
 #include "launch/bench.h"
 #include "model/language_model.h"
 #include "parallel/collective_log.h"
@@ -56,6 +59,7 @@ class Stepper {
         model_.head_metrics();
     }
     std::string drift() { return model_.replica_drift(); }
+    LanguageModel& model() { return model_; }
     double flops() const { return kBatch * kTokens * model_.flops_per_token(kTokens); }
 
   private:
@@ -167,6 +171,56 @@ Lines measure_recompute() {
         lines.push_back(memory);
     }
     return lines;
+}
+
+// Steps in turn: as many without a checkpoint as it takes to write one beside them, then these. Copying the state
+// belongs to the first of these.
+Lines measure_checkpoint() {
+    constexpr int kRounds = 9;
+    const auto world = make_single_communicator();
+    const ProcessGrid grid(*world, {});
+    Stepper stepper(grid, step_config());
+    const std::string directory =
+        (std::filesystem::temp_directory_path() / concat("evenkeel_bench_", ::getpid())).string();
+    std::vector<double> added, ratios, copies, steps_beside;
+    try {
+        CheckpointWriter writer(stepper.model(), CheckpointStore(directory, 1), true);
+        stepper.step();
+        int beside = 1;
+        for (int round = 0; round <= kRounds; ++round) {
+            double without = 0.0, with = 0.0;
+            for (int i = 0; i < beside; ++i) without += seconds_of_step(stepper);
+            const double copy = seconds_of([&] { writer.start(round, "{}"); }, 1);
+            with = copy;
+            int steps = 0;
+            for (; steps < beside || writer.pending(); ++steps) {
+                with += seconds_of_step(stepper);
+                with += seconds_of([&] { writer.poll(); }, 1);
+            }
+            without *= static_cast<double>(steps) / beside;
+            beside = steps;
+            if (round == 0) continue;  // makes the memory of the copies
+            added.push_back(with - without);
+            ratios.push_back(with / without - 1.0);
+            copies.push_back(copy);
+            steps_beside.push_back(steps);
+        }
+    } catch (...) {
+        std::filesystem::remove_all(directory);
+        throw;
+    }
+    std::filesystem::remove_all(directory);
+    double bytes = 0.0;
+    for (const StateShard& shard : stepper.model().state().shards) {
+        for (const TensorPiece& piece : shard.pieces) bytes += piece.data.bytes();
+    }
+    return {{"checkpoint beside training steps, copying", 1e3 * median(copies), "ms", {}},
+            {"its size", bytes / (1 << 20), "MiB", {}},
+            {"steps beside which it is written", median(steps_beside), "steps", {}},
+            {step_name("what it adds to all of these"),
+             1e3 * median(added),
+             "ms",
+             {{median(ratios), "of these steps", 0.03, true}}}};
 }
 
 Lines measure_ranks(Communicator& world) {

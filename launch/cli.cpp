@@ -211,9 +211,13 @@ void add_inspect(CLI::App& program, InspectCommand& command, Choice& choice) {
            "of safetensors files or one such file")
         ->required();
     app.add_flag("--json", command.json, "Print JSON");
+    app.add_flag("--verify", command.verify,
+                 "Compare every file with what its checkpoint's manifest says; exit code 1 and the "
+                 "faults where they differ");
     app.footer(
         "Examples:\n"
         "  evenkeel inspect runs/tiny\n"
+        "  evenkeel inspect runs/tiny/checkpoints/step_00000020 --verify\n"
         "  evenkeel inspect models/llama\n"
         "  evenkeel inspect model.safetensors --json");
     app.callback([&] {

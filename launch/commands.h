@@ -80,6 +80,7 @@ struct InspectCommand {
         path;  // a run, a checkpoint, a Hugging Face folder, a directory of safetensors files, or one
                // such file
     bool json = false;
+    bool verify = false;  // hash what a manifest names
 };
 void run_inspect(const InspectCommand& command);
 

@@ -16,7 +16,7 @@ namespace evenkeel {
 
 void run_eval(const EvalCommand& command, Communicator& world) {
     if (!command.tokens.empty()) return eval_tokens(command, world);
-    SavedRun run = open_saved_run(command.run, command.overrides, world.size());
+    SavedRun run = open_saved_run(command.run, command.overrides, readers_of(world));
     EVENKEEL_CHECK_CODE(reads_bytes(run) || run.config.data.has_tokens(), ErrorCode::kConfig,
                         "eval", command.run, ": got a model with a vocabulary of ",
                         run.config.model.vocab_size,

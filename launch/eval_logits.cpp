@@ -99,7 +99,7 @@ void print_loss(const EvalCommand& command,
 }  // namespace
 
 void eval_tokens(const EvalCommand& command, Communicator& world) {
-    SavedRun run = open_saved_run(command.run, command.overrides, world.size());
+    SavedRun run = open_saved_run(command.run, command.overrides, readers_of(world));
     ModelConfig& config = run.config.model;
     if (run.config.device == Device::kCpu) config.type = ComputeType::kFp32;
     config.telemetry = false;

@@ -47,7 +47,7 @@ void copy_files(const std::string& from, const std::string& to) {
 }  // namespace
 
 void run_export(const ExportCommand& command) {
-    const SavedRun run = open_saved_run(command.run, {}, 1);
+    const SavedRun run = open_saved_run(command.run, {});
     EVENKEEL_CHECK_CODE(run.family.empty(), ErrorCode::kConfig, "export", command.run,
                         ": is a Hugging Face folder already, want a run or a checkpoint in one");
     EVENKEEL_CHECK_CODE(command.shard_bytes > 0, ErrorCode::kConfig, "export",
@@ -73,6 +73,7 @@ void run_export(const ExportCommand& command) {
                                     .shard_bytes = static_cast<std::uint64_t>(command.shard_bytes)},
                                    staged.path());
     copy_files(files, staged.path());
+    write_manifest(staged.path(), {});
     staged.commit();
 
     if (command.json) {

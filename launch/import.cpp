@@ -50,6 +50,7 @@ void run_import(const ImportCommand& command) {
     fs::create_directories(checkpoint);
     write_weights(folder, checkpoint);
     const std::vector<std::string> kept = keep_hugging_face_files(command.folder, checkpoint);
+    write_manifest(checkpoint, {});
     write_file_atomically(staged.path() + "/config.json", to_json(config));
     staged.commit();
 

@@ -4,10 +4,12 @@
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
+#include "framework/storage/hash.h"
 #include "framework/storage/safetensors.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
@@ -19,24 +21,81 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
+// Of a run its newest checkpoint, else the path itself.
+std::string directory_of(const std::string& path) {
+    if (!fs::exists(fs::path(path) / "config.json") ||
+        !fs::exists(fs::path(path) / "checkpoints")) {
+        return path;
+    }
+    const std::string newest =
+        CheckpointStore((fs::path(path) / "checkpoints").string(), 0).latest();
+    EVENKEEL_CHECK_CODE(!newest.empty(), ErrorCode::kIo, "inspect", path,
+                        ": holds no complete checkpoint; train it first");
+    return newest;
+}
+
 std::vector<std::string> safetensors_files(const std::string& path) {
     if (fs::is_regular_file(path)) return {path};
     EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "inspect", path,
                         ": no such file or directory");
-    std::string directory = path;
-    if (fs::exists(fs::path(path) / "config.json") && fs::exists(fs::path(path) / "checkpoints")) {
-        directory = CheckpointStore((fs::path(path) / "checkpoints").string(), 0).latest();
-        EVENKEEL_CHECK_CODE(!directory.empty(), ErrorCode::kIo, "inspect", path,
-                            ": holds no complete checkpoint; train it first");
-    }
     std::vector<std::string> files;
-    for (const auto& entry : fs::directory_iterator(directory)) {
+    for (const auto& entry : fs::directory_iterator(directory_of(path))) {
         if (entry.path().extension() == ".safetensors") files.push_back(entry.path().string());
     }
     EVENKEEL_CHECK_CODE(!files.empty(), ErrorCode::kIo, "inspect", path,
                         ": holds no .safetensors file");
     std::sort(files.begin(), files.end());
     return files;
+}
+
+// What the manifest of a directory says, and what is not so; null where there is no manifest and none is missing.
+Json describe_manifest(const std::string& path, bool verify) {
+    if (!fs::is_directory(path)) return nullptr;
+    const std::string directory = directory_of(path);
+    const CheckpointFaults found =
+        find_faults(directory, verify ? Check::kContents : Check::kSizes);
+    if (!found.has_manifest && found.faults.empty()) return nullptr;
+    Json out;
+    out["directory"] = directory;
+    try {
+        const std::optional<Manifest> manifest = read_manifest(directory);
+        if (manifest.has_value()) {
+            out["step"] = manifest->step;
+            out["after"] = manifest->after;
+            out["layout"] = Json::parse(manifest->layout);
+            for (const ManifestFile& file : manifest->files) {
+                out["files"][file.name] = {{"size", file.size}, {"xxh64", hash_text(file.hash)}};
+            }
+        }
+    } catch (const Error&) {
+        // The faults say so.
+    }
+    out["verified"] = verify && found.faults.empty();
+    out["faults"] = Json::array();
+    for (const FileFault& fault : found.faults) {
+        out["faults"].push_back({{"file", fault.file}, {"reason", fault.reason}});
+    }
+    return out;
+}
+
+void print_manifest(const Json& manifest) {
+    std::cout << manifest["directory"].get<std::string>() << "\n";
+    if (manifest.contains("step")) {
+        std::cout << "  step       " << manifest["step"] << "\n  layout     "
+                  << printable(manifest["layout"].dump()) << "\n";
+        for (const auto& [name, file] : manifest.value("files", Json::object()).items()) {
+            std::cout << "  xxh64      " << file["xxh64"].get<std::string>() << std::setw(18)
+                      << grouped(file["size"].get<std::int64_t>()) << " bytes  " << printable(name)
+                      << "\n";
+        }
+    }
+    for (const Json& fault : manifest["faults"]) {
+        std::cout << "  fault      " << printable(fault["file"].get<std::string>()) << ": "
+                  << printable(fault["reason"].get<std::string>()) << "\n";
+    }
+    if (manifest["verified"].get<bool>()) {
+        std::cout << "  verified   every file is as the manifest says\n";
+    }
 }
 
 Json describe(const std::string& path) {
@@ -169,18 +228,33 @@ bool inspect_folder(const InspectCommand& command) {
     }
 }
 
+void verify(const InspectCommand& command, const Json& manifest) {
+    EVENKEEL_CHECK_CODE(!manifest.is_null(), ErrorCode::kIo, "inspect", command.path, ": has no ",
+                        kManifestName, " to compare with");
+    if (command.json) {
+        std::cout << manifest.dump(2, ' ', false, Json::error_handler_t::replace) << "\n";
+    } else {
+        print_manifest(manifest);
+    }
+    EVENKEEL_CHECK_CODE(manifest["faults"].empty(), ErrorCode::kIo, "inspect", command.path,
+                        ": is not as its manifest says");
+}
+
 }  // namespace
 
 void run_inspect(const InspectCommand& command) {
+    const Json manifest = describe_manifest(command.path, command.verify);
+    if (command.verify) return verify(command, manifest);
     if (inspect_folder(command)) return;
     Json files = Json::array();
     for (const std::string& path : safetensors_files(command.path)) files.push_back(describe(path));
     if (command.json) {
-        std::cout << Json{{"path", command.path}, {"files", files}}.dump(
+        std::cout << Json{{"path", command.path}, {"manifest", manifest}, {"files", files}}.dump(
                          2, ' ', false, Json::error_handler_t::replace)
                   << "\n";
         return;
     }
+    if (!manifest.is_null()) print_manifest(manifest);
     for (const Json& file : files) print(file);
 }
 

@@ -309,7 +309,7 @@ void write_files(const RetrofitFindings& findings,
 
 void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     Plan plan = plan_of(command);
-    const SavedRun run = open_saved_run(command.model, plan.overrides, world.size());
+    const SavedRun run = open_saved_run(command.model, plan.overrides, readers_of(world));
     const RunConfig measured = measured_config(run, plan, world.size());
     const auto with_norm = [&](const ModelConfig& model, RetrofitOptions options) {
         RunConfig config;
@@ -418,7 +418,10 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     if (before.is_main_rank()) {
         const std::string files = hugging_face_files(run);
         if (!files.empty()) {
-            keep_hugging_face_files(files, directory + "/checkpoints/step_00000000");
+            const std::string checkpoint = directory + "/checkpoints/step_00000000";
+            const Manifest manifest = read_manifest(checkpoint).value();
+            keep_hugging_face_files(files, checkpoint);
+            write_manifest(checkpoint, manifest, manifest.files);
         }
         write_files(findings, continuation, directory);
     }

@@ -9,7 +9,7 @@
 namespace evenkeel {
 
 void run_sample(const SampleCommand& command, Communicator& world) {
-    SavedRun run = open_saved_run(command.run, command.overrides, world.size());
+    SavedRun run = open_saved_run(command.run, command.overrides, readers_of(world));
     run.config.validate(world.size());
     const auto tokenizer = tokenizer_of_run(run.config);
     EVENKEEL_CHECK_CODE(

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/storage/checkpoint.h"
-#include "framework/storage/safetensors_source.h"
+#include "framework/storage/state_shard.h"
 #include "model/hugging_face/folder.h"
 
 namespace evenkeel {
@@ -48,9 +48,12 @@ SavedRun open_folder(const std::string& path, const std::vector<std::string>& ov
     return run;
 }
 
-SavedRun open_run(const fs::path& directory, const std::vector<std::string>& overrides) {
+// Readers null: the newest checkpoint, not verified.
+SavedRun open_run(const fs::path& directory,
+                  const std::vector<std::string>& overrides,
+                  const CheckpointReaders* readers) {
     SavedRun run;
-    const bool is_checkpoint = fs::exists(directory / "model.safetensors");
+    const bool is_checkpoint = has_state(directory.string(), "model");
     // RUN/checkpoints/step_00000020
     const fs::path run_directory =
         is_checkpoint ? fs::absolute(directory).parent_path().parent_path() : directory;
@@ -59,15 +62,35 @@ SavedRun open_run(const fs::path& directory, const std::vector<std::string>& ove
     EVENKEEL_CHECK_CODE(fs::exists(config), ErrorCode::kIo, "open_run", directory.string(),
                         ": not a run, ", config.string(), " is missing");
     run.config = load_run_config(config.string(), overrides);
-    run.checkpoint = is_checkpoint
-                         ? directory.string()
-                         : CheckpointStore((run_directory / "checkpoints").string(), 0).latest();
-    EVENKEEL_CHECK_CODE(!run.checkpoint.empty(), ErrorCode::kIo, "open_run", directory.string(),
+    EVENKEEL_CHECK_CODE(is_checkpoint || fs::is_directory(run_directory / "checkpoints"),
+                        ErrorCode::kIo, "open_run", directory.string(),
                         ": holds no complete checkpoint; train it first");
+    if (readers != nullptr) {
+        run.checkpoint = newest_checkpoint(directory.string(), *readers);
+    } else {
+        run.checkpoint = is_checkpoint
+                             ? directory.string()
+                             : CheckpointStore((directory / "checkpoints").string(), 0).latest();
+    }
     const std::string name = fs::path(run.checkpoint).filename().string();  // step_00000020
     if (name.starts_with("step_")) run.step = std::atoll(name.c_str() + 5);
-    run.weights = std::make_shared<const SafetensorsSource>(run.checkpoint + "/model.safetensors");
+    if (!run.checkpoint.empty()) run.weights = open_state(run.checkpoint, "model");
     return run;
+}
+
+SavedRun open_any(const std::string& path,
+                  const std::vector<std::string>& overrides,
+                  const CheckpointReaders* readers) {
+    EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "open_run", path,
+                        ": no such directory, want a run, a checkpoint in one or a Hugging Face ",
+                        "folder");
+    fs::path directory = fs::path(path).lexically_normal();
+    if (directory.filename().empty()) directory = directory.parent_path();  // "runs/a/"
+    if (!hugging_face::is_folder(directory.string())) {
+        return open_run(directory, overrides, readers);
+    }
+    if (readers != nullptr) newest_checkpoint(directory.string(), *readers);
+    return open_folder(directory.string(), overrides);
 }
 
 // Files that say nothing of the weights but belong to the model.
@@ -82,19 +105,17 @@ bool is_kept(const std::string& name) {
 
 }  // namespace
 
+CheckpointReaders readers_of(Communicator& world) {
+    return {world.rank(), world.size(),
+            [&world](double value) { return world.all_reduce_scalar(value, ReduceOp::kMax); }};
+}
+
 SavedRun open_saved_run(const std::string& path,
                         const std::vector<std::string>& overrides,
-                        int world_size) {
-    EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "open_run", path,
-                        ": no such directory, want a run, a checkpoint in one or a Hugging Face ",
-                        "folder");
-    fs::path directory = fs::path(path).lexically_normal();
-    if (directory.filename().empty()) directory = directory.parent_path();  // "runs/a/"
-    SavedRun run = hugging_face::is_folder(directory.string())
-                       ? open_folder(directory.string(), overrides)
-                       : open_run(directory, overrides);
-    fit_to_ranks(run.config.parallel, overrides, world_size);
-    fit_batch(run.config, world_size);
+                        const CheckpointReaders& readers) {
+    SavedRun run = open_any(path, overrides, &readers);
+    fit_to_ranks(run.config.parallel, overrides, readers.ranks);
+    fit_batch(run.config, readers.ranks);
     return run;
 }
 
@@ -106,7 +127,7 @@ std::string hugging_face_files(const SavedRun& run) {
         const fs::path files = fs::path(checkpoint) / "hugging_face";
         if (fs::exists(files / "config.json")) return files.string();
         if (init_from.empty() || !fs::is_directory(init_from)) return "";
-        const SavedRun before = open_saved_run(init_from, {}, 1);
+        const SavedRun before = open_any(init_from, {}, nullptr);
         if (!before.family.empty()) return before.directory;
         checkpoint = before.checkpoint;
         init_from = before.config.trainer.init_from;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "framework/storage/checkpoint.h"
 #include "framework/storage/tensor_source.h"
 #include "launch/run_config.h"
 
@@ -22,11 +23,14 @@ struct SavedRun {
     std::shared_ptr<const TensorSource> weights;
 };
 
-// path: a run directory (its newest checkpoint is taken), a checkpoint inside one or a Hugging Face folder. Throws kIo
-// naming what is missing. The grid is fitted to world_size ranks unless an override sets a parallel.* key.
+// path: a run directory (its newest verified checkpoint is taken), a checkpoint inside one or a Hugging Face folder,
+// which must be as their manifests say, if there are any. Throws kIo naming what is missing. The grid is fitted to the
+// readers' ranks unless an override sets a parallel.* key. Collective.
 SavedRun open_saved_run(const std::string& path,
                         const std::vector<std::string>& overrides,
-                        int world_size);
+                        const CheckpointReaders& readers = {});
+// The ranks of a communicator, which must outlive it.
+CheckpointReaders readers_of(Communicator& world);
 
 // The directory with the config.json, tokenizer and other files that the model was imported with, "" if it was not: of
 // the checkpoint or, by trainer.init_from, of what its run started from.

@@ -89,7 +89,9 @@ class LanguageModel : public TrainableModel {
     // "qk_norm_lambda" while the norm of queries and keys comes in (qk_norm_anneal.h), and after.
     std::vector<std::pair<std::string, double>> scalar_metrics() override;
     std::string locate_non_finite(const std::vector<Batch>& batches) override;
-    void save_state(const std::string& directory) override;
+    ModelState state() override;
+    // Writes it into a directory that all ranks see. Collective.
+    void save_state(const std::string& directory);
     void load_state(const std::string& directory) override;
     bool load_initial(const std::string& directory, bool with_moments) override;
     // Without optimizer state: of the directory of a checkpoint or of Hugging Face, or from wherever they are.

@@ -1,5 +1,5 @@
 // Saving, loading and describing a language model.
-#include "framework/storage/safetensors_source.h"
+#include "framework/storage/state_shard.h"
 #include "framework/training/run_state.h"
 #include "model/hugging_face/folder.h"
 #include "model/language_model.h"
@@ -12,8 +12,6 @@ namespace {
 // The metadata key under which model.safetensors carries the description.
 constexpr const char* kModelKey = "model";
 const std::string kAnneal = "qk_norm_anneal";
-
-std::string weights_file(const std::string& directory) { return directory + "/model.safetensors"; }
 
 std::string config_json(ModelConfig config) {
     return to_json([&](ConfigVisitor& v) { config.visit_fields(v); });
@@ -82,6 +80,16 @@ std::string description_of(const ModelConfig& config) {
 
 std::string LanguageModel::description() const { return description_of(config_); }
 
+ModelState LanguageModel::state() {
+    ModelState state;
+    state.shards = local_state(grid_, parameters_, {{kModelKey, description()}});
+    state.writers = state_writers(grid_, parameters_);
+    state.layout =
+        concat("{\"tensor_parallel\": ", grid_.tp_size(), ", \"data_parallel\": ", grid_.dp_size(),
+               ", \"zero_stage\": ", buckets_.is_cut() ? 1 : 0, "}");
+    return state;
+}
+
 void LanguageModel::save_state(const std::string& directory) {
     save_parameters(grid_, parameters_, directory, {{kModelKey, description()}});
 }
@@ -106,7 +114,7 @@ void LanguageModel::check_same_model(const TensorSource& weights) const {
 }
 
 void LanguageModel::load_state(const std::string& directory) {
-    check_same_model(SafetensorsSource(weights_file(directory)));
+    check_same_model(*open_state(directory, "model"));
     for (const auto& rule : rules_) rule->loading();
     load_parameters(grid_, parameters_, directory, true);
     for (const auto& rule : rules_) rule->loaded();
@@ -119,7 +127,7 @@ bool LanguageModel::load_initial(const std::string& directory, bool with_moments
 
 void LanguageModel::load_weights(const std::string& directory) {
     if (hugging_face::is_folder(directory)) return load_weights(hugging_face::Folder(directory));
-    load_weights(SafetensorsSource(weights_file(directory)));
+    load_weights(*open_state(directory, "model"));
 }
 
 void LanguageModel::load_weights(const TensorSource& weights) {

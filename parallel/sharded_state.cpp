@@ -1,26 +1,24 @@
 #include "parallel/sharded_state.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <optional>
+#include <memory>
 #include <set>
+#include <utility>
 #include <vector>
-
-#include "framework/storage/safetensors_source.h"
 
 namespace evenkeel {
 namespace {
 
-// One file: its name, and for each parameter the tensors that it holds.
+// One file: its name without number and ending, and for each parameter the tensors that it holds.
 struct StateFile {
     const char* name;
     bool of_trained;  // only of parameters that are trained
     std::vector<std::pair<const char*, Tensor Parameter::*>> tensors;  // suffix of the name, member
 };
 
-const StateFile kModelFile = {"model.safetensors", false, {{"", &Parameter::master}}};
+const StateFile kModelFile = {"model", false, {{"", &Parameter::master}}};
 const StateFile kOptimizerFile = {
-    "optimizer.safetensors",
+    "optimizer",
     true,
     {{".exp_avg", &Parameter::exp_avg}, {".exp_avg_sq", &Parameter::exp_avg_sq}}};
 
@@ -30,29 +28,6 @@ ParameterList parameters_in(const StateFile& file, const ParameterList& all) {
         if (parameter->trained || !file.of_trained) list.push_back(parameter);
     }
     return list;
-}
-
-// What the ranks of the data-parallel group hold of a tensor that is cut, as one of local shape on the CPU of rank 0;
-// undefined elsewhere. A tensor that is not cut is returned as it is; nothing is sent then.
-Tensor join_parts(Communicator& group, const Parameter& parameter, const Tensor& held) {
-    if (!parameter.is_cut()) return held;
-    if (group.rank() > 0) {
-        if (held.numel() > 0) group.send(held.to(Device::kCpu), 0);
-        return Tensor();
-    }
-    const Tensor local = Tensor::uninitialized(parameter.local_shape(), DType::kFloat32);
-    const Tensor flat = local.view({local.numel()});
-    for (int part = 0; part < group.size(); ++part) {
-        const FlatRange range = parameter.held_by(part);
-        if (range.size() == 0) continue;
-        const Tensor to = flat.slice(0, range.begin, range.end);
-        if (part == 0) {
-            to.copy_from(held);
-        } else {
-            group.receive(to, part);
-        }
-    }
-    return local;
 }
 
 // The global tensor on the CPU of rank 0 of the group, put together from the owners' pieces; undefined
@@ -84,39 +59,38 @@ Tensor gather(Communicator& group, const Parameter& parameter, const Tensor& on_
     return whole;
 }
 
-void save_file(const ProcessGrid& grid,
-               const ParameterList& all,
-               const std::string& directory,
-               const StateFile& file,
-               const SafetensorsMetadata& metadata) {
-    const ParameterList parameters = parameters_in(file, all);
-    std::optional<SafetensorsWriter> writer;
-    if (grid.world().rank() == 0) {
-        std::vector<SafetensorsWriter::Declaration> declarations;
-        for (const Parameter* parameter : parameters) {
-            for (const auto& [suffix, member] : file.tensors) {
-                declarations.push_back(
-                    {parameter->name + suffix, DType::kFloat32, parameter->global_shape});
-            }
-        }
-        writer.emplace(directory + "/" + file.name, declarations, metadata);
+bool any_is_cut(const ParameterList& parameters) {
+    return std::any_of(parameters.begin(), parameters.end(),
+                       [](const Parameter* parameter) { return parameter->is_cut(); });
+}
+
+// Where what this rank holds of a parameter's master and moments lies.
+PieceExtent extent_of(const Parameter& parameter) {
+    const Sharding& sharding = parameter.sharding;
+    PieceExtent extent{sharding.dim, sharding.begin, sharding.end, 0, false};
+    if (sharding.kind == Sharding::Kind::kReplicated) {
+        extent = {0, 0, parameter.global_shape.front(), 0, false};
     }
-    if (grid.dp_rank() == 0) {
-        for (const Parameter* parameter : parameters) {
-            for (const auto& [suffix, member] : file.tensors) {
-                const Tensor local = join_parts(grid.data().host(), *parameter, parameter->*member);
-                const Tensor whole = gather(grid.tensor().host(), *parameter, local);
-                if (writer) writer->write(parameter->name + suffix, whole);
-            }
-        }
-    } else {
-        for (const Parameter* parameter : parameters) {
-            for (const auto& [suffix, member] : file.tensors) {
-                join_parts(grid.data().host(), *parameter, parameter->*member);
-            }
+    if (parameter.is_cut()) {
+        extent.first = parameter.held().begin;
+        extent.is_run = true;
+    }
+    return extent;
+}
+
+StateShard shard_of(const ProcessGrid& grid, const ParameterList& all, const StateFile& file) {
+    StateShard shard;
+    for (const Parameter* parameter : parameters_in(file, all)) {
+        const bool writes = parameter->is_cut() || grid.dp_rank() == 0;
+        if (!writes || !parameter->sharding.is_owner()) continue;
+        for (const auto& [suffix, member] : file.tensors) {
+            const Tensor& tensor = parameter->*member;
+            if (tensor.numel() == 0) continue;
+            shard.pieces.push_back(
+                {parameter->name + suffix, parameter->global_shape, extent_of(*parameter), tensor});
         }
     }
-    if (writer) writer->finish();
+    return shard;
 }
 
 // A few names for a message.
@@ -216,12 +190,32 @@ Tensor gather_parameter(const ProcessGrid& grid, const Parameter& parameter, con
     return gather(grid.tensor().host(), parameter, local);
 }
 
+int state_writers(const ProcessGrid& grid, const ParameterList& parameters) {
+    return grid.tp_size() * (any_is_cut(parameters) ? grid.dp_size() : 1);
+}
+
+std::vector<StateShard> local_state(const ProcessGrid& grid,
+                                    const ParameterList& parameters,
+                                    const SafetensorsMetadata& metadata) {
+    std::vector<StateShard> shards;
+    const int writers = state_writers(grid, parameters);
+    const int index = grid.dp_rank() * grid.tp_size() + grid.tp_rank();
+    if (index >= writers) return shards;
+    for (const StateFile* file : {&kModelFile, &kOptimizerFile}) {
+        shards.push_back(shard_of(grid, parameters, *file));
+        shards.back().file = shard_name(file->name, index, writers);
+        shards.back().metadata = metadata;
+    }
+    return shards;
+}
+
 void save_parameters(const ProcessGrid& grid,
                      const ParameterList& parameters,
                      const std::string& directory,
                      const SafetensorsMetadata& metadata) {
-    save_file(grid, parameters, directory, kModelFile, metadata);
-    save_file(grid, parameters, directory, kOptimizerFile, metadata);
+    for (const StateShard& shard : local_state(grid, parameters, metadata)) {
+        write_shard(directory, shard);
+    }
     grid.world().barrier();
 }
 
@@ -235,22 +229,22 @@ void load_parameters(const ProcessGrid&,
                      const ParameterList& parameters,
                      const std::string& directory,
                      bool with_optimizer) {
-    const SafetensorsSource model(directory + "/" + kModelFile.name);
-    check_source(model, parameters, kModelFile, none_may_miss);
+    const auto model = open_state(directory, kModelFile.name);
+    check_source(*model, parameters, kModelFile, none_may_miss);
     if (with_optimizer) {
-        const SafetensorsSource optimizer(directory + "/" + kOptimizerFile.name);
-        check_source(optimizer, parameters, kOptimizerFile, none_may_miss);
-        load_source(optimizer, parameters, kOptimizerFile);
+        const auto optimizer = open_state(directory, kOptimizerFile.name);
+        check_source(*optimizer, parameters, kOptimizerFile, none_may_miss);
+        load_source(*optimizer, parameters, kOptimizerFile);
     }
-    load_source(model, parameters, kModelFile);
+    load_source(*model, parameters, kModelFile);
     refresh_values(parameters);
 }
 
 bool load_moments(const ParameterList& parameters, const std::string& directory) {
-    const std::string path = directory + "/" + kOptimizerFile.name;
-    std::optional<SafetensorsSource> optimizer;
-    if (std::filesystem::exists(path)) {
-        check_source(optimizer.emplace(path), parameters, kOptimizerFile, all_may_miss);
+    std::unique_ptr<TensorSource> optimizer;
+    if (has_state(directory, kOptimizerFile.name)) {
+        optimizer = open_state(directory, kOptimizerFile.name);
+        check_source(*optimizer, parameters, kOptimizerFile, all_may_miss);
     }
     for (const Parameter* parameter : parameters) {
         parameter->exp_avg.zero();

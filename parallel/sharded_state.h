@@ -1,11 +1,12 @@
-// Parameters and optimizer state as unsharded safetensors files: written and read at any tensor-parallel
-// size, bit for bit.
+// Parameters and optimizer state in files: each rank writes what it owns (state_shard.h); any number of ranks reads
+// what any number has written, bit for bit.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "framework/parameter.h"
-#include "framework/storage/safetensors.h"
+#include "framework/storage/state_shard.h"
 #include "framework/storage/tensor_source.h"
 #include "parallel/process_grid.h"
 
@@ -15,10 +16,20 @@ namespace evenkeel {
 // of the parameter's tensors. Undefined on other ranks. Collective over the TP group.
 Tensor gather_parameter(const ProcessGrid& grid, const Parameter& parameter, const Tensor& local);
 
-// Writes DIR/model.safetensors (fp32 master weights under the parameters' names) and
-// DIR/optimizer.safetensors (name + ".exp_avg", ".exp_avg_sq" of those that are trained). World rank 0 writes, one tensor in memory
-// at a time; only owners of the first data-parallel replica send. Collective over the world: when it
-// returns, on any rank, both files are on the disk.
+// The files that this rank writes, with views of the parameters' own memory: "model" (fp32 master weights under the
+// parameters' names) and "optimizer" (name + ".exp_avg", ".exp_avg_sq" of those that are trained). Of the first
+// data-parallel replica each rank has its owners' parts, and of what is cut over the data-parallel ranks (ZeRO) every
+// rank has its run; one writer writes model.safetensors, several write model-00001-of-0000N.safetensors and so on. Empty
+// on ranks that write nothing.
+std::vector<StateShard> local_state(const ProcessGrid& grid,
+                                    const ParameterList& parameters,
+                                    const SafetensorsMetadata& metadata);
+
+// How many ranks write: world ranks 0 to that less one.
+int state_writers(const ProcessGrid& grid, const ParameterList& parameters);
+
+// Writes all ranks' files into a directory that all see. Collective over the world: when it returns, on any rank,
+// they are on the disk.
 void save_parameters(const ProcessGrid& grid,
                      const ParameterList& parameters,
                      const std::string& directory,
@@ -35,8 +46,8 @@ void load_parameters(const ProcessGrid& grid,
                      const std::string& directory,
                      bool with_optimizer);
 
-// For a run that starts from another's weights: the moments of each parameter that DIR/optimizer.safetensors has
-// them for, zero for others. Returns whether there is such a file with something in it. Throws kIo, before anything is
+// For a run that starts from another's weights: the moments of each parameter that the directory has them for,
+// zero for others. Returns whether there are any. Throws kIo, before anything is
 // changed, for moments of what is no parameter.
 bool load_moments(const ParameterList& parameters, const std::string& directory);
 

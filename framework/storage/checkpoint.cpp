@@ -11,7 +11,9 @@
 #include <system_error>
 
 #include "framework/error.h"
+#include "framework/log.h"
 #include "framework/storage/file.h"
+#include "framework/storage/hash.h"
 
 namespace evenkeel {
 namespace {
@@ -20,6 +22,8 @@ namespace fs = std::filesystem;
 
 constexpr const char* kPrefix = "step_";
 constexpr const char* kUnfinished = ".tmp";  // being written, or being removed
+constexpr const char* kDamaged = ".damaged";
+constexpr const char* kPointer = "latest";
 
 void check(const std::error_code& error, const std::string& path, const char* action) {
     EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "checkpoint", path, ": cannot ", action, ": ",
@@ -73,6 +77,19 @@ void exchange(const std::string& fresh, const std::string& path) {
     rename_path(fresh, path);
 }
 
+// Flushes all that is in a directory except files that have been, which are named relative to it.
+void sync_rest(const std::string& directory, const std::vector<ManifestFile>& flushed) {
+    for (const std::string& name : files_in(directory)) {
+        const auto is_it = [&](const ManifestFile& file) { return file.name == name; };
+        if (std::any_of(flushed.begin(), flushed.end(), is_it)) continue;
+        File::open_for_reading(directory + "/" + name).sync();
+    }
+    for (const auto& entry : fs::recursive_directory_iterator(directory)) {
+        if (entry.is_directory()) sync_directory(entry.path().string());
+    }
+    sync_directory(directory);
+}
+
 }  // namespace
 
 void sync_tree(const std::string& directory) {
@@ -95,8 +112,12 @@ std::string CheckpointStore::path(std::int64_t step) const {
     return (fs::path(directory_) / name_of_step(step)).string();
 }
 
+std::string CheckpointStore::unfinished_path(std::int64_t step) const {
+    return path(step) + kUnfinished;
+}
+
 std::string CheckpointStore::begin(std::int64_t step) const {
-    const std::string unfinished = path(step) + kUnfinished;
+    const std::string unfinished = unfinished_path(step);
     std::error_code error;
     fs::create_directories(directory_, error);
     check(error, directory_, "create");
@@ -106,19 +127,50 @@ std::string CheckpointStore::begin(std::int64_t step) const {
     return unfinished;
 }
 
-std::string CheckpointStore::commit(std::int64_t step) const {
+std::string CheckpointStore::commit(std::int64_t step,
+                                    const std::string& layout,
+                                    const std::vector<ManifestFile>& known) const {
     const std::string final_path = path(step);
-    const std::string unfinished = final_path + kUnfinished;
-    sync_tree(unfinished);
+    const std::string unfinished = unfinished_path(step);
+    const std::vector<std::int64_t> before = newest_first();
+    Manifest manifest;
+    manifest.step = step;
+    manifest.layout = layout;
+    if (!before.empty() && before.front() != step) manifest.after = name_of_step(before.front());
+    write_manifest(unfinished, manifest, known);
+    sync_rest(unfinished, known);
+    // A `latest` that is on the disk before what it names is gone by, so that one flush does for both.
+    const std::string name = name_of_step(step);
+    const std::string latest = (fs::path(directory_) / kPointer).string();
+    write_file(latest + kUnfinished, concat(name, " ", hash_text(hash_of(name)), "\n"));
     if (fs::exists(final_path)) {
         exchange(unfinished, final_path);
     } else {
         rename_path(unfinished, final_path);
     }
+    rename_path(latest + kUnfinished, latest);
     sync_directory(directory_);
-    remove_old(step);
-    remove_unfinished();
+    try {
+        remove_old(step);
+        remove_unfinished();
+    } catch (const Error& error) {
+        log_warning(concat("an old checkpoint stays: ", error.what()));
+    }
     return final_path;
+}
+
+void CheckpointStore::discard(std::int64_t step) const noexcept {
+    std::error_code ignored;
+    fs::remove_all(unfinished_path(step), ignored);
+}
+
+std::string CheckpointStore::set_aside(std::int64_t step) const {
+    const std::string aside = path(step) + kDamaged;
+    std::string name = aside;
+    for (int i = 2; fs::exists(name); ++i) name = concat(aside, "-", i);
+    rename_path(path(step), name);
+    sync_directory(directory_);
+    return name;
 }
 
 void CheckpointStore::remove_unfinished() const {
@@ -133,12 +185,21 @@ void CheckpointStore::remove_unfinished() const {
 
 void CheckpointStore::remove_old(std::int64_t just_written) const {
     if (keep_ == 0) return;
-    std::vector<std::int64_t> old = steps();
-    old.resize(old.size() - std::min(old.size(), static_cast<std::size_t>(keep_)));
-    for (std::int64_t step : old) {
-        if (step == just_written) continue;
+    std::int64_t sound = 0;
+    std::vector<std::int64_t> all = steps();
+    for (auto step = all.rbegin(); step != all.rend(); ++step) {
+        if (*step == just_written) {
+            ++sound;
+            continue;
+        }
+        const CheckpointFaults found = find_faults(path(*step), Check::kSizes);
+        if (!found.faults.empty()) continue;
+        if (sound < keep_) {
+            ++sound;
+            continue;
+        }
         // Renamed first: an interrupted removal must not look like a checkpoint.
-        rename_path(path(step), path(step) + kUnfinished);
+        rename_path(path(*step), unfinished_path(*step));
     }
 }
 
@@ -153,20 +214,127 @@ std::vector<std::int64_t> CheckpointStore::steps() const {
     return found;
 }
 
-std::string CheckpointStore::latest() const {
-    const std::vector<std::int64_t> committed = steps();
-    return committed.empty() ? "" : path(committed.back());
+std::int64_t CheckpointStore::pointer() const {
+    const std::string file = (fs::path(directory_) / kPointer).string();
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(file, ignored))) return -1;
+    constexpr std::uint64_t kMost = 64;
+    std::string text;
+    try {
+        text = File::open_for_reading(file).read_rest(kMost);
+    } catch (const Error& error) {
+        log_warning(error.what());
+        return -1;
+    }
+    const std::string name = text.substr(0, text.find(' '));
+    const std::int64_t step = step_of_name(name);
+    if (step < 0 || text != concat(name, " ", hash_text(hash_of(name)), "\n")) {
+        log_warning(file + ": is damaged; the checkpoints' own names are gone by");
+        return -1;
+    }
+    if (fs::is_directory(path(step), ignored)) return step;
+    log_warning(concat(file, ": names ", name, ", which is not there"));
+    return -1;
 }
 
-std::string newest_checkpoint(const std::string& path) {
+std::vector<std::int64_t> CheckpointStore::newest_first() const {
+    std::vector<std::int64_t> order = steps();
+    std::reverse(order.begin(), order.end());
+    const std::int64_t named = order.empty() ? -1 : pointer();
+    if (named < 0) return order;
+    std::int64_t first = named;
+    for (const std::int64_t step : order) {
+        // A job that ends between a checkpoint's commit and that of `latest`.
+        if (step == named) continue;
+        try {
+            const std::optional<Manifest> manifest = read_manifest(path(step));
+            if (!manifest.has_value() || manifest->after != name_of_step(named)) continue;
+        } catch (const Error&) {
+            continue;  // whoever reads the checkpoint says so
+        }
+        first = step;
+        break;
+    }
+    std::erase(order, first);
+    order.insert(order.begin(), first);
+    if (first != named) {
+        std::erase(order, named);
+        order.insert(order.begin() + 1, named);
+    }
+    return order;
+}
+
+std::string CheckpointStore::latest() const {
+    const std::vector<std::int64_t> order = newest_first();
+    return order.empty() ? "" : path(order.front());
+}
+
+namespace {
+
+// Whether all ranks find their part of the directory as its manifest says.
+bool is_verified(const std::string& directory, const CheckpointReaders& readers) {
+    const CheckpointFaults found =
+        find_faults(directory, Check::kContents, readers.rank, readers.ranks);
+    // All ranks read the manifest, one says what is wrong with it.
+    const bool all_see = !found.faults.empty() && found.faults.front().file == kManifestName;
+    if (!found.faults.empty() && (readers.rank == 0 || !all_see)) {
+        log_warning("not as it was written: " + to_text(directory, found.faults));
+    }
+    return readers.max_over_ranks(found.faults.empty() ? 0.0 : 1.0) == 0.0;
+}
+
+}  // namespace
+
+std::string newest_verified(const CheckpointStore& store,
+                            const CheckpointReaders& readers,
+                            bool set_aside) {
+    // One rank says what there is: others may see a shared directory later.
+    const bool main = readers.rank == 0;
+    const std::vector<std::int64_t> order =
+        main ? store.newest_first() : std::vector<std::int64_t>();
+    for (std::size_t i = 0;; ++i) {
+        const double mine = i < order.size() ? static_cast<double>(order[i]) : -1.0;
+        const auto step = static_cast<std::int64_t>(readers.max_over_ranks(mine));
+        EVENKEEL_CHECK_CODE(step >= 0 || i == 0, ErrorCode::kIo, "checkpoint", store.directory(),
+                            ": none of its ", i,
+                            " checkpoints is as it was written; the warnings say what is wrong");
+        if (step < 0) return "";
+        const std::string path = store.path(step);
+        if (is_verified(path, readers)) {
+            if (main && !fs::exists(fs::path(path) / kManifestName)) {
+                log_info(path +
+                         " has no manifest.json, as of an earlier version: what its files "
+                         "hold is not verified");
+            }
+            return path;
+        }
+        if (set_aside && main) log_warning("it is kept as " + store.set_aside(step));
+    }
+}
+
+std::string newest_checkpoint(const std::string& path, const CheckpointReaders& readers) {
     EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "checkpoint", path,
                         ": no such directory, want a run or a checkpoint in one");
     const fs::path checkpoints = fs::path(path) / "checkpoints";
-    if (!fs::is_directory(checkpoints)) return path;
-    const std::string newest = CheckpointStore(checkpoints.string(), 0).latest();
+    if (!fs::is_directory(checkpoints)) {
+        EVENKEEL_CHECK_CODE(is_verified(path, readers), ErrorCode::kIo, "checkpoint", path,
+                            ": is not as it was written, the warning says where (if the change is "
+                            "yours, remove its ",
+                            kManifestName, ")");
+        return path;
+    }
+    const std::string newest =
+        newest_verified(CheckpointStore(checkpoints.string(), 0), readers, false);
     EVENKEEL_CHECK_CODE(!newest.empty(), ErrorCode::kIo, "checkpoint", path,
                         ": holds no complete checkpoint; train it first");
     return newest;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+    File file = File::create(path);
+    file.write(text.data(), text.size());
+    file.sync();
+    file.close();
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {
@@ -176,10 +344,7 @@ void write_file_atomically(const std::string& path, const std::string& text) {
     EVENKEEL_CHECK_CODE(!fs::exists(status) || fs::is_regular_file(status), ErrorCode::kIo,
                         "checkpoint", path, ": got a directory, a device or a pipe, want a file");
     try {
-        File file = File::create(unfinished);
-        file.write(text.data(), text.size());
-        file.sync();
-        file.close();
+        write_file(unfinished, text);
         rename_path(unfinished, path);
     } catch (const Error&) {
         std::remove(unfinished.c_str());

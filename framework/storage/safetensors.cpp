@@ -204,8 +204,18 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path,
     const std::string header = format_safetensors_header(tensors, metadata);
     const std::uint64_t length = header.size();
     file_ = File::create(path);
-    file_.write(&length, 8);
-    file_.write(header.data(), header.size());
+    put(&length, 8);
+    put(header.data(), header.size());
+}
+
+void SafetensorsWriter::put(const void* data, std::size_t bytes) {
+    constexpr std::size_t kBytes = 1 << 18;  // hashed while the cache holds them
+    for (const char *from = static_cast<const char*>(data), *end = from + bytes; from != end;) {
+        const std::size_t count = std::min(kBytes, static_cast<std::size_t>(end - from));
+        hasher_.add(from, count);
+        file_.write(from, count);
+        from += count;
+    }
 }
 
 void SafetensorsWriter::write(const std::string& name, const Tensor& tensor) {
@@ -215,7 +225,7 @@ void SafetensorsWriter::write(const std::string& name, const Tensor& tensor) {
     check_shape("safetensors", name.c_str(), tensor, tensors_[next_].shape);
     check_dtype("safetensors", name.c_str(), tensor, tensors_[next_].dtype);
     const Tensor packed = tensor.to(Device::kCpu).contiguous();
-    file_.write(packed.raw(), packed.bytes());
+    put(packed.raw(), packed.bytes());
     ++next_;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "framework/storage/file.h"
+#include "framework/storage/hash.h"
 #include "framework/tensor.h"
 
 namespace evenkeel {
@@ -95,9 +96,15 @@ class SafetensorsWriter {
     void write(const std::string& name, const Tensor& tensor);
     // Flushes to the disk (fsync) and closes. A file without finish() is not valid.
     void finish();
+    // Of what has been written so far, header included.
+    std::uint64_t bytes() const { return hasher_.bytes(); }
+    std::uint64_t hash() const { return hasher_.value(); }  // hash.h
 
   private:
+    void put(const void* data, std::size_t bytes);
+
     File file_;
+    Hasher hasher_;
     std::vector<Declaration> tensors_;
     std::size_t next_ = 0;
 };

@@ -87,15 +87,22 @@ void start_or_resume(TrainableModel& model,
         if (model.is_main_rank()) rewind_run(store, config.run_dir, *rewind_to);
         model.barrier();
     }
-    const std::string checkpoint = store.latest();
-    if (!checkpoint.empty()) {
-        EVENKEEL_CHECK_CODE(config.resume || rewind_to.has_value(), ErrorCode::kConfig, "train",
+    const CheckpointReaders readers = {model.rank(), model.ranks(), [&model](double value) {
+                                           return model.max_over_ranks(value);
+                                       }};
+    const bool goes_on = config.resume || rewind_to.has_value();
+    if (!goes_on) {
+        const double mine = model.is_main_rank() && !store.steps().empty() ? 1.0 : 0.0;
+        EVENKEEL_CHECK_CODE(model.max_over_ranks(mine) == 0.0, ErrorCode::kConfig, "train",
                             "trainer.run_dir: got ", config.run_dir,
-                            ", which holds checkpoints of an earlier run (", checkpoint,
+                            ", which holds checkpoints of an earlier run (", store.latest(),
                             "), want an empty one; or set trainer.resume to continue that run");
+    }
+    const std::string checkpoint = goes_on ? newest_verified(store, readers, true) : std::string();
+    if (!checkpoint.empty()) {
         resume_from(checkpoint, model, state, board);
     } else if (!config.init_from.empty()) {
-        start_from(newest_checkpoint(config.init_from), config.init_moments, model, state);
+        start_from(newest_checkpoint(config.init_from, readers), config.init_moments, model, state);
     }
     model.barrier();  // all have looked before the main rank writes
 }

@@ -61,6 +61,7 @@ std::string json_difference(const std::string& got, const std::string& want) {
 
 std::string to_json(const RunState& state) {
     Json json;
+    json["checkpoint_format"] = 2;  // with a manifest beside it
     json["step"] = state.step;
     json["updates"] = state.updates;
     json["updates_before"] = state.updates_before;

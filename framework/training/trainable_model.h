@@ -9,9 +9,18 @@
 #include "framework/data/batch.h"
 #include "framework/parameter.h"
 #include "framework/parameter_buckets.h"
+#include "framework/storage/state_shard.h"
 #include "framework/training/metrics.h"
 
 namespace evenkeel {
+
+// What a rank contributes to a checkpoint.
+struct ModelState {
+    std::vector<StateShard>
+        shards;                 // its files; of ranks 0 to writers - 1 one at least, of others none
+    int writers = 1;            // the same on all ranks
+    std::string layout = "{}";  // Manifest::layout; the same on all ranks
+};
 
 // Every function marked collective is called by all ranks in the same
 // order, and returns the same value on all of them.
@@ -62,8 +71,9 @@ class TrainableModel {
     // finite. Leaves gradients zero. Collective.
     virtual std::string locate_non_finite(const std::vector<Batch>& batches) = 0;
 
-    // Writes or reads parameters and optimizer state; the directory exists. Collective.
-    virtual void save_state(const std::string& directory) = 0;
+    // Parameters and optimizer state that this rank writes, as they are now: views of the model's memory.
+    virtual ModelState state() = 0;
+    // Reads what all ranks have written, in a directory that all see. Collective.
     virtual void load_state(const std::string& directory) = 0;
     // Weights for a new run from a checkpoint, or another directory that the model can read, and
     // with_moments the optimizer state of each parameter that it is there for; others' is zero. Returns

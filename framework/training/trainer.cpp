@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "framework/log.h"
-#include "framework/storage/checkpoint.h"
+#include "framework/training/checkpoint_writer.h"
 #include "framework/training/run_lock.h"
 #include "framework/training/run_record.h"
 #include "framework/training/run_start.h"
@@ -37,7 +37,9 @@ class TrainingRun {
           control_(control),
           step_(model, data, config, schedule, optimizer),
           recorder_(model, config, alarms),
-          store_(config.run_dir + "/checkpoints", config.checkpoint_keep) {
+          checkpoints_(model,
+                       CheckpointStore(config.run_dir + "/checkpoints", config.checkpoint_keep),
+                       config.checkpoint_async) {
         state_.seed = config.seed;
         state_.seq_len = config.seq_len;
         state_.fingerprint = data.fingerprint();
@@ -54,8 +56,9 @@ class TrainingRun {
     void handle_non_finite(const StepOutcome& outcome);
     void tell_outlier(const StepOutcome& outcome) const;
     std::optional<double> validate(TrainResult& result);
-    void check_replicas() const;
-    std::string save_checkpoint();
+    void check_replicas();
+    void start_checkpoint();
+    std::string finish_checkpoint();
 
     TrainableModel& model_;
     const Dataset& data_;
@@ -64,9 +67,9 @@ class TrainingRun {
     StopRequest request_;  // the same on all ranks
     TrainingStep step_;
     RunRecorder recorder_;
-    CheckpointStore store_;
+    std::optional<RunLock> lock_;  // of the main rank; held until all is written
+    CheckpointWriter checkpoints_;
     RunState state_;
-    std::optional<RunLock> lock_;  // of the main rank, which alone writes
 };
 
 // Takes the run directory, and begins or goes on.
@@ -80,7 +83,8 @@ void TrainingRun::start() {
         lock_.emplace(config_.run_dir);
     }
     try {
-        start_or_resume(model_, config_, store_, control_.rewind_to, state_, recorder_.board());
+        start_or_resume(model_, config_, checkpoints_.store(), control_.rewind_to, state_,
+                        recorder_.board());
     } catch (...) {
         if (made_directory) {  // a start that fails leaves nothing
             std::error_code ignored;
@@ -121,8 +125,9 @@ std::optional<double> TrainingRun::validate(TrainResult& result) {
 
 // The same on all ranks. Weights that have drifted apart are no state to go on from, so that this comes before a
 // checkpoint.
-void TrainingRun::check_replicas() const {
+void TrainingRun::check_replicas() {
     const std::string drift = model_.replica_drift();
+    if (!drift.empty()) checkpoints_.finish();  // an earlier one may be pending
     EVENKEEL_CHECK_CODE(drift.empty(), ErrorCode::kInternal, "train", "step ", state_.step, ": ",
                         drift,
                         "; no checkpoint is written (trainer.resume goes on from an earlier one, "
@@ -141,22 +146,22 @@ void TrainingRun::handle_non_finite(const StepOutcome& outcome) {
         return;
     }
     recorder_.record_non_finite(state_.step + 1, outcome);
+    checkpoints_.finish();  // one of before may be pending
     throw_error(ErrorCode::kNonFinite, "train",
                 what + "; no update was made (trainer.non_finite \"skip\" leaves such steps out)");
 }
 
-std::string TrainingRun::save_checkpoint() {
-    const std::string path = store_.path(state_.step);
-    // Only the main rank knows the temporary directory, and only it writes there.
-    const std::string directory = model_.is_main_rank() ? store_.begin(state_.step) : path;
-    model_.save_state(directory);
-    if (model_.is_main_rank()) {
-        state_.alarms = recorder_.board().state();
-        write_file_atomically(directory + "/trainer.json", to_json(state_));
-        store_.commit(state_.step);
-    }
-    model_.barrier();
-    return path;
+void TrainingRun::start_checkpoint() {
+    state_.alarms = recorder_.board().state();
+    checkpoints_.start(state_.step, to_json(state_));
+}
+
+// Waits for the one that was started last, which must be there now; returns its path.
+std::string TrainingRun::finish_checkpoint() {
+    EVENKEEL_CHECK_CODE(
+        checkpoints_.finish(), ErrorCode::kIo, "train", "step ", state_.step,
+        ": the checkpoint that the run ends with could not be written: ", checkpoints_.failure());
+    return checkpoints_.committed();
 }
 
 TrainResult TrainingRun::run(const std::string& config_json,
@@ -176,10 +181,11 @@ TrainResult TrainingRun::run(const std::string& config_json,
     std::vector<double> rates;
     if (stops()) {  // what there is to go on from is there
         result.stopped = request_;
-        if (first_step > 0) result.checkpoint = store_.path(first_step);
+        if (first_step > 0) result.checkpoint = checkpoints_.store().path(first_step);
         return result;
     }
     while (state_.step < end_step && !request_.asks_to_end()) {
+        checkpoints_.poll();
         const StepOutcome outcome = step_.take(state_);
         if (outcome.batches_left_out > 0 && model_.is_main_rank()) {
             log_info(concat("step ", state_.step + 1, ": ", outcome.batches_left_out,
@@ -209,14 +215,18 @@ TrainResult TrainingRun::run(const std::string& config_json,
             check_replicas();
         }
         if (saves) {
-            result.checkpoint = save_checkpoint();
+            start_checkpoint();
             if (action == AlarmAction::kCheckpoint && model_.is_main_rank()) {
-                log_info("checkpoint for the alarm: " + result.checkpoint);
+                log_info(
+                    concat("checkpoint for the alarm: ", checkpoints_.store().path(state_.step)));
             }
         }
-        if (asked && !request_.asks_to_end()) {
-            if (model_.is_main_rank()) {
-                log_info(concat("checkpoint for ", request_.name(), ": ", result.checkpoint));
+        if (last || action == AlarmAction::kEnd || request_.asks_to_end()) {
+            result.checkpoint = finish_checkpoint();
+        } else if (asked) {
+            if (checkpoints_.finish() && model_.is_main_rank()) {
+                log_info(
+                    concat("checkpoint for ", request_.name(), ": ", checkpoints_.committed()));
             }
             request_ = {};
         }
@@ -231,7 +241,7 @@ TrainResult TrainingRun::run(const std::string& config_json,
     }
     if (result.losses.empty()) {  // resumed at the end
         validate(result);
-        result.checkpoint = store_.path(state_.step);
+        result.checkpoint = checkpoints_.store().path(state_.step);
     }
     if (request_.asks_to_end()) result.stopped = request_;
     result.steps = static_cast<std::int64_t>(result.losses.size());

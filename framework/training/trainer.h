@@ -43,7 +43,7 @@ struct RunControl {
 
 // Runs (or resumes) to the end. Writes, by the main rank alone, run_dir/config.json (`config_json`, the
 // resolved configuration), run_dir/metrics.jsonl (a record's step counts from 1) and
-// run_dir/checkpoints/step_*. What a step trains on depends on (seed, global sample index) alone: data-
+// run_dir/checkpoints/step_* (all ranks write there; checkpoint_writer.h). What a step trains on depends on (seed, global sample index) alone: data-
 // parallel rank d takes the d-th contiguous part of the global batch. Collective; the ranks must see the
 // same run_dir. A run without checkpoints starts from init_from, if there is one. Throws kConfig when run_dir
 // holds checkpoints and resume is false, when they are of another model, text, seed or sequence length, or

@@ -40,6 +40,8 @@ void TrainerConfig::visit_fields(ConfigVisitor& v) {
             "steps between comparisons of what several ranks hold copies of, also made before each "
             "checkpoint; 0: none");
     v.field("checkpoint_keep", checkpoint_keep, "newest checkpoints kept; 0: all");
+    v.field("checkpoint_async", checkpoint_async,
+            "write checkpoints beside the training, from a copy of the state in host memory");
     v.field("run_dir", run_dir, "directory of metrics and checkpoints");
     v.field("init_from", init_from,
             "run or checkpoint whose weights this run starts from, counting its own steps from 0");

@@ -27,6 +27,7 @@ struct TrainerConfig {
     std::int64_t replica_check_interval =
         100;                           // steps between comparisons of ranks' copies; 0: none
     std::int64_t checkpoint_keep = 2;  // newest checkpoints kept; 0: all
+    bool checkpoint_async = true;      // write them beside the training (checkpoint_writer.h)
     std::string run_dir = "runs/default";
     // A run or checkpoint whose weights this run starts from, counting its own steps from 0; "": none. The
     // moments are taken along where it has them for a parameter, and with them the number of updates, for their

@@ -3,7 +3,7 @@
 #include <optional>
 
 #include "framework/storage/checkpoint.h"
-#include "framework/storage/safetensors.h"
+#include "framework/storage/state_shard.h"
 #include "framework/training/run_state.h"
 #include "model/retrofit/retrofit.h"
 #include "parallel/sharded_state.h"
@@ -50,9 +50,8 @@ void write_model(const ProcessGrid& grid,
 void write_moments(LanguageModel& model,
                    const std::string& checkpoint,
                    const std::string& directory) {
-    const std::string path = checkpoint + "/optimizer.safetensors";
-    if (checkpoint.empty() || !fs::exists(path)) return;
-    const SafetensorsReader old(path);
+    if (checkpoint.empty() || !has_state(checkpoint, "optimizer")) return;
+    const auto old = open_state(checkpoint, "optimizer");
     std::vector<SafetensorsWriter::Declaration> declarations;
     for (const Parameter* parameter : model.parameters()) {
         if (!parameter->trained) continue;
@@ -64,7 +63,9 @@ void write_moments(LanguageModel& model,
     SafetensorsWriter writer(directory + "/optimizer.safetensors", declarations, {});
     for (const auto& declaration : declarations) {
         const Tensor moments = Tensor::zeros(declaration.shape, DType::kFloat32);
-        if (old.contains(declaration.name)) old.read(declaration.name, moments);
+        if (old->contains(declaration.name)) {
+            old->read_slice(declaration.name, 0, 0, declaration.shape.front(), moments);
+        }
         writer.write(declaration.name, moments);
     }
     writer.finish();

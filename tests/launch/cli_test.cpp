@@ -257,10 +257,43 @@ TEST(CliTest, TruncatedCheckpointIsNamedAndOthersStayUsable) {
     ASSERT_EQ(run_evenkeel(tiny.train("--set trainer.checkpoint_interval=2")).status, 0);
     const std::string file = checkpoint_of(tiny, 4) + "/model.safetensors";
     fs::resize_file(file, fs::file_size(file) - 100);
-    for (const char* command : {"eval ", "sample ", "inspect "}) {
-        expect_refusal(run_evenkeel(command + tiny.run), {1, {"model.safetensors"}});
+    for (const char* command : {"eval ", "sample "}) {
+        const Outcome outcome = run_evenkeel(command + tiny.run);
+        EXPECT_EQ(outcome.status, 0) << outcome.output;
+        EXPECT_NE(outcome.output.find("step_00000004: model.safetensors: got "), std::string::npos)
+            << outcome.output;
+        expect_refusal(run_evenkeel(command + checkpoint_of(tiny, 4)), {1, {"model.safetensors"}});
     }
+    expect_refusal(run_evenkeel("inspect " + tiny.run), {1, {"model.safetensors"}});
     EXPECT_EQ(run_evenkeel("eval " + checkpoint_of(tiny, 2)).status, 0);
+}
+
+TEST(CliTest, InspectShowsTheManifestAndVerifies) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
+    const std::string checkpoint = checkpoint_of(tiny, 4);
+    const Outcome shown = run_evenkeel("inspect " + tiny.run);
+    EXPECT_EQ(shown.status, 0) << shown.output;
+    EXPECT_NE(shown.output.find("xxh64"), std::string::npos) << shown.output;
+    const Outcome verified = run_evenkeel("inspect " + checkpoint + " --verify");
+    EXPECT_EQ(verified.status, 0) << verified.output;
+    EXPECT_NE(verified.output.find("every file is as the manifest says"), std::string::npos)
+        << verified.output;
+    const Json json =
+        Json::parse(run_evenkeel("inspect " + checkpoint + " --verify --json").output);
+    EXPECT_EQ(json.at("verified"), true);
+    EXPECT_EQ(json.at("step"), 4);
+    EXPECT_EQ(json.at("layout").at("tensor_parallel"), 1);
+    EXPECT_TRUE(json.at("files").contains("optimizer.safetensors"));
+
+    std::string text = read_file(checkpoint + "/trainer.json");
+    text.back() = ' ';
+    std::ofstream(checkpoint + "/trainer.json") << text;
+    expect_refusal(run_evenkeel("inspect " + checkpoint + " --verify"),
+                   {1, {"trainer.json", "got hash", "not as its manifest says"}});
+    fs::remove(checkpoint + "/manifest.json");
+    expect_refusal(run_evenkeel("inspect " + checkpoint + " --verify"),
+                   {1, {"manifest.json", "is missing"}});
 }
 
 TEST(CliTest, LyingSafetensorsFileIsNamed) {

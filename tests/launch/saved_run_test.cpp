@@ -23,7 +23,7 @@ TEST(SavedRunTest, GroupsDigitsByThousands) {
 
 TEST(SavedRunTest, NamesWhatIsMissing) {
     try {
-        open_saved_run("/nowhere/run", {}, 1);
+        open_saved_run("/nowhere/run", {});
         FAIL() << "no error";
     } catch (const Error& error) {
         EXPECT_EQ(error.code(), ErrorCode::kIo);

@@ -39,6 +39,7 @@ class CheckpointTest : public ::testing::Test {
             names.push_back(entry.path().filename().string());
         }
         std::sort(names.begin(), names.end());
+        std::erase(names, "latest");
         return names;
     }
     TemporaryDirectory directory_;
@@ -81,6 +82,8 @@ TEST_F(CheckpointTest, StepsAreInNumericOrder) {
     const CheckpointStore checkpoints = store();
     for (std::int64_t step : {30, 4, 123456789, 100}) save(checkpoints, step);
     EXPECT_EQ(checkpoints.steps(), (std::vector<std::int64_t>{4, 30, 100, 123456789}));
+    EXPECT_EQ(checkpoints.latest(), store_path() + "/step_00000100") << "the last one committed";
+    fs::remove(store_path() + "/latest");
     EXPECT_EQ(checkpoints.latest(), store_path() + "/step_123456789");
 }
 
@@ -169,6 +172,97 @@ TEST_F(CheckpointTest, ADirectoryThatMayNotBeWrittenIsAnIoError) {
                  "x.tmp: cannot create: Permission denied");
     EXPECT_EQ(read_file(store().latest() + "/model"), "step 1");
     fs::permissions(store_path(), fs::perms::owner_all);
+}
+
+TEST_F(CheckpointTest, LatestIsTheOneLastCommitted) {
+    save(store(), 100);
+    save(store(), 200);
+    save(store(), 50);  // a run that went back
+    EXPECT_EQ(read_file(store_path() + "/latest").substr(0, 14), "step_00000050 ");
+    EXPECT_EQ(store().newest_first(), (std::vector<std::int64_t>{50, 200, 100}));
+    EXPECT_EQ(read_manifest(store().path(50))->after, "step_00000200");
+}
+
+TEST_F(CheckpointTest, AJobThatEndsBeforeLatestIsWrittenLosesNothing) {
+    save(store(), 100);
+    save(store(), 300);
+    save(store(), 200);  // a run that went back
+    const std::string before = read_file(store_path() + "/latest");
+    save(store(), 250);
+    write_file_atomically(store_path() + "/latest", before);
+    EXPECT_EQ(store().newest_first(), (std::vector<std::int64_t>{250, 200, 300, 100}));
+}
+
+TEST_F(CheckpointTest, ALatestThatIsNoGoodIsGoneBy) {
+    save(store(), 10);
+    save(store(), 20);
+    const std::string good = read_file(store_path() + "/latest");
+    for (std::size_t i = 0; i < good.size(); ++i) {
+        for (int bit = 0; bit < 8; ++bit) {
+            std::string bad = good;
+            bad[i] = static_cast<char>(bad[i] ^ (1 << bit));
+            std::ofstream(store_path() + "/latest", std::ios::binary) << bad;
+            EXPECT_EQ(store().newest_first(), (std::vector<std::int64_t>{20, 10}))
+                << "byte " << i << ", bit " << bit;
+        }
+    }
+    fs::remove(store_path() + "/latest");
+    EXPECT_EQ(store().newest_first(), (std::vector<std::int64_t>{20, 10}));
+    fs::create_directory(store_path() + "/latest");
+    EXPECT_EQ(store().newest_first(), (std::vector<std::int64_t>{20, 10}));
+}
+
+TEST_F(CheckpointTest, TheNewestThatIsAsItWasWrittenIsChosen) {
+    EXPECT_EQ(newest_verified(store(), {}, true), "");
+    for (std::int64_t step : {10, 20, 30}) save(store(), step);
+    EXPECT_EQ(newest_verified(store(), {}, true), store().path(30));
+    put(store().path(30), "step 31");
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(newest_verified(store(), {}, false), store().path(20));
+    EXPECT_FAULT(::testing::internal::GetCapturedStderr(), "step_00000030: model: got hash ");
+    EXPECT_EQ(entries().size(), 3u);
+    EXPECT_EQ(newest_verified(store(), {}, true), store().path(20));
+    EXPECT_EQ(entries(), (std::vector<std::string>{"step_00000010", "step_00000020",
+                                                   "step_00000030.damaged"}));
+    put(store().path(20), "step 21");
+    put(store().path(10), "step 11");
+    EXPECT_FAULT(message_of([&] { newest_verified(store(), {}, false); }),
+                 "none of its 2 checkpoints is as it was written");
+    EXPECT_FAULT(message_of([&] { newest_checkpoint(store().path(20)); }),
+                 "step_00000020: is not as it was written");
+    EXPECT_FAULT(message_of([&] { newest_checkpoint(directory_.file("run")); }), "none of its 2");
+}
+
+TEST_F(CheckpointTest, ADamagedOneIsSetAsideUnderANameOfItsOwn) {
+    for (int i = 0; i < 2; ++i) {
+        save(store(), 10);
+        store().set_aside(10);
+    }
+    EXPECT_EQ(entries(),
+              (std::vector<std::string>{"step_00000010.damaged", "step_00000010.damaged-2"}));
+    EXPECT_TRUE(store().steps().empty());
+}
+
+TEST_F(CheckpointTest, DamagedOnesDoNotPushOutTheLastSoundOne) {
+    save(store(2), 10);
+    save(store(2), 20);
+    save(store(2), 30);
+    fs::remove(store().path(30) + "/model");
+    save(store(2), 40);
+    EXPECT_EQ(store().steps(), (std::vector<std::int64_t>{20, 30, 40}));
+    save(store(1), 50);
+    EXPECT_EQ(store().steps(), (std::vector<std::int64_t>{30, 50}));
+}
+
+TEST_F(CheckpointTest, OldCheckpointsWithoutManifestAreTakenAsTheyAre) {
+    save(store(), 10);
+    fs::remove(store().path(10) + "/manifest.json");
+    fs::remove(store_path() + "/latest");
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(newest_verified(store(), {}, true), store().path(10));
+    EXPECT_FAULT(::testing::internal::GetCapturedStderr(), "has no manifest.json");
+    save(store(1), 20);
+    EXPECT_EQ(store().steps(), std::vector<std::int64_t>{20});
 }
 
 TEST_F(CheckpointTest, WriteFileAtomicallyReplacesAndLeavesNothingElse) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "framework/storage/checkpoint.h"
-#include "framework/storage/safetensors_source.h"
+#include "framework/storage/sharded_source.h"
 #include "tests/framework/storage/safetensors_files.h"
 #include "tests/support/compare.h"
 #include "tests/support/data.h"
@@ -149,7 +149,7 @@ TEST_F(SafetensorsTest, IsASourceOfNamedTensors) {
     const Tensor a = testing::gaussian({5, 7}, DType::kBFloat16, 1);
     const std::string path = directory_.file("source");
     write_safetensors(path, {{"a", a}, {"b", a.to(DType::kFloat32)}}, {{"model", "{}"}});
-    const SafetensorsSource source(path);
+    const ShardedSource source(path, {path});
     EXPECT_EQ(source.origin(), path);
     EXPECT_EQ(source.model(), "{}");
     EXPECT_EQ(source.names(), (std::vector<std::string>{"a", "b"}));

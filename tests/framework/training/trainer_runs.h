@@ -77,11 +77,15 @@ class BigramTable : public TrainableModel {
         located += static_cast<int>(batches.size());
         return "table (gradient)";
     }
-    void save_state(const std::string& directory) override {
-        if (!main_) return;
-        std::vector<std::pair<std::string, Tensor>> tensors;
-        for (const auto& [name, tensor] : state(true)) tensors.emplace_back(name, tensor);
-        write_safetensors(directory + "/state.safetensors", tensors);
+    ModelState state() override {
+        ModelState out;
+        if (!main_) return out;
+        out.shards.push_back({"state.safetensors", {}, {}});
+        for (const auto& [name, tensor] : state(true)) {
+            out.shards[0].pieces.push_back(
+                {name, tensor.shape(), {0, 0, tensor.size(0), 0, false}, tensor});
+        }
+        return out;
     }
     void load_state(const std::string& directory) override {
         const SafetensorsReader reader(directory + "/state.safetensors");

@@ -1,0 +1,309 @@
+#include "framework/storage/manifest.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "framework/error.h"
+#include "framework/storage/checkpoint.h"
+#include "framework/storage/file.h"
+#include "framework/storage/hash.h"
+
+namespace evenkeel {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kOp = "manifest";
+constexpr std::int64_t kFormat = 1;
+constexpr std::uint64_t kMostBytes = 64 << 20;
+constexpr std::size_t kMostName = 1024;
+constexpr std::int64_t kMostStep = std::int64_t{1} << 62;
+const std::string kBeforeHash = ",\n  \"xxh64\": \"";
+const std::string kAfterHash = "\"\n}\n";
+
+// The object's text with the hash of all before it as its last entry.
+std::string sealed(const Json& object) {
+    std::string text = object.dump(2);
+    text.resize(text.size() - 2);  // "\n}"
+    return text + kBeforeHash + hash_text(hash_of(text)) + kAfterHash;
+}
+
+// Checks the seal and returns the object without it.
+Json unsealed(const std::string& text, const std::string& origin) {
+    const auto check = [&](bool condition, const auto&... what) {
+        EVENKEEL_CHECK_CODE(condition, ErrorCode::kIo, kOp, origin, ": ", what...);
+    };
+    check(text.size() <= kMostBytes, "got more than ", kMostBytes, " bytes");
+    const std::size_t tail = kBeforeHash.size() + 16 + kAfterHash.size();
+    check(text.size() > tail, "got ", text.size(), " bytes, want a manifest with its own hash");
+    const std::string_view all = text;
+    const std::string_view body = all.substr(0, all.size() - tail);
+    const std::string_view seal = all.substr(body.size());
+    const auto want = parse_hash(seal.substr(kBeforeHash.size(), 16));
+    check(seal.starts_with(kBeforeHash) && seal.ends_with(kAfterHash) && want.has_value(),
+          "is cut short or damaged: it does not end with its own hash");
+    const std::uint64_t got = hash_of(body);
+    check(got == *want, "got hash ", hash_text(got), " of its text, want ", hash_text(*want),
+          " (it is damaged)");
+    Json object = Json::parse(std::string(body) + "\n}", nullptr, false);
+    check(object.is_object(), "got no JSON object");
+    return object;
+}
+
+bool is_safe_name(const std::string& name) {
+    if (name.empty() || name.size() > kMostName || name == kManifestName) return false;
+    const bool is_clean = std::all_of(name.begin(), name.end(), [](char c) {
+        return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f && c != '\\';
+    });
+    if (!is_clean || name.front() == '/' || name.back() == '/') return false;
+    for (const fs::path& part : fs::path(name)) {
+        if (part.empty() || part == "." || part == "..") return false;
+    }
+    return fs::path(name).lexically_normal().string() == name;
+}
+
+std::int64_t number(const Json& object, const char* key, std::int64_t most) {
+    const auto found = object.find(key);
+    EVENKEEL_CHECK(found != object.end() && found->is_number_unsigned(), kOp, key,
+                   ": got no number, want 0 or more");
+    const auto value = found->get<std::uint64_t>();
+    EVENKEEL_CHECK(value <= static_cast<std::uint64_t>(most), kOp, key, ": got ", value,
+                   ", want at most ", most);
+    return static_cast<std::int64_t>(value);
+}
+
+std::string text_of(const Json& object, const char* key) {
+    const auto found = object.find(key);
+    EVENKEEL_CHECK(found != object.end() && found->is_string(), kOp, key, ": got no text");
+    return found->get<std::string>();
+}
+
+void check_keys(const Json& object, std::initializer_list<const char*> keys) {
+    for (const auto& item : object.items()) {
+        EVENKEEL_CHECK(
+            std::find(keys.begin(), keys.end(), item.key()) != keys.end(), kOp,
+            "got the unknown entry ",
+            Json(item.key().substr(0, 80)).dump(-1, ' ', true, Json::error_handler_t::replace));
+    }
+}
+
+Json files_json(const std::vector<ManifestFile>& files) {
+    Json out = Json::object();
+    for (const ManifestFile& file : files) {
+        out[file.name] = {{"size", file.size}, {"xxh64", hash_text(file.hash)}};
+    }
+    return out;
+}
+
+std::vector<ManifestFile> files_of(const Json& object) {
+    const auto found = object.find("files");
+    EVENKEEL_CHECK(found != object.end() && found->is_object(), kOp, "files: got no object");
+    std::vector<ManifestFile> files;
+    for (const auto& [name, entry] : found->items()) {
+        EVENKEEL_CHECK(
+            is_safe_name(name), kOp, "files: got a name that leads elsewhere: ",
+            Json(name.substr(0, 80)).dump(-1, ' ', true, Json::error_handler_t::replace));
+        EVENKEEL_CHECK(files.empty() || files.back().name < name, kOp,
+                       "files: want ascending names, got ", name);
+        EVENKEEL_CHECK(entry.is_object(), kOp, name, ": got no object");
+        check_keys(entry, {"size", "xxh64"});
+        const auto hash = parse_hash(text_of(entry, "xxh64"));
+        EVENKEEL_CHECK(hash.has_value(), kOp, name, ": got no hash of 16 digits");
+        files.push_back(
+            {name, static_cast<std::uint64_t>(number(entry, "size", kMostStep)), *hash});
+    }
+    return files;
+}
+
+// Whatever is wrong with what `parse` reads is kIo with the file's name.
+template <typename F>
+auto parsed(const std::string& origin, F&& parse) {
+    try {
+        return parse();
+    } catch (const Error& error) {
+        if (error.code() == ErrorCode::kIo) throw;
+        throw_error(ErrorCode::kIo, kOp, concat(origin, ": ", error.what()));
+    } catch (const std::exception& error) {
+        throw_error(ErrorCode::kIo, kOp, concat(origin, ": ", error.what()));
+    }
+}
+
+// As the run state of a checkpoint says that was written with a manifest.
+bool says_manifest(const std::string& directory) {
+    const std::string path = directory + "/trainer.json";
+    std::error_code ignored;
+    if (!fs::is_regular_file(path, ignored)) return false;
+    const Json json = Json::parse(read_file(path), nullptr, false);
+    return json.is_object() && json.contains("checkpoint_format");
+}
+
+// Left by NFS for a file that was removed while open; not this project's.
+bool is_of_file_system(const std::string& name) {
+    return fs::path(name).filename().string().starts_with(".nfs");
+}
+
+}  // namespace
+
+std::string to_text(const Manifest& manifest) {
+    Json json;
+    json["format"] = kFormat;
+    json["step"] = manifest.step;
+    json["after"] = manifest.after;
+    json["layout"] = Json::parse(manifest.layout);
+    json["files"] = files_json(manifest.files);
+    return sealed(json);
+}
+
+Manifest parse_manifest(const std::string& text, const std::string& origin) {
+    const Json json = unsealed(text, origin);
+    return parsed(origin, [&] {
+        const std::int64_t format = number(json, "format", kMostStep);
+        EVENKEEL_CHECK(format == kFormat, kOp, "format: got ", format, ", want ", kFormat,
+                       " (it is of a newer version of this program)");
+        check_keys(json, {"format", "step", "after", "layout", "files"});
+        Manifest manifest;
+        manifest.step = number(json, "step", kMostStep);
+        manifest.after = text_of(json, "after");
+        EVENKEEL_CHECK(json.contains("layout") && json["layout"].is_object(), kOp,
+                       "layout: got no object");
+        manifest.layout = json["layout"].dump();
+        manifest.files = files_of(json);
+        EVENKEEL_CHECK(to_text(manifest) == text, kOp, "got other text than this program writes");
+        return manifest;
+    });
+}
+
+std::string to_text(const std::vector<ManifestFile>& files) {
+    Json json;
+    json["files"] = files_json(files);
+    return sealed(json);
+}
+
+std::vector<ManifestFile> parse_manifest_files(const std::string& text, const std::string& origin) {
+    const Json json = unsealed(text, origin);
+    return parsed(origin, [&] {
+        check_keys(json, {"files"});
+        std::vector<ManifestFile> files = files_of(json);
+        EVENKEEL_CHECK(to_text(files) == text, kOp, "got other text than this program writes");
+        return files;
+    });
+}
+
+ManifestFile describe_file(const std::string& directory, const std::string& name) {
+    constexpr std::size_t kPiece = 1 << 20;
+    const File file = File::open_for_reading(directory + "/" + name);
+    const std::uint64_t size = file.size();
+    std::vector<char> piece(static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, size)));
+    Hasher hasher;
+    for (std::uint64_t at = 0; at < size; at += piece.size()) {
+        const auto count =
+            static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), size - at));
+        file.read_at(piece.data(), count, at);
+        hasher.add(piece.data(), count);
+    }
+    return {name, size, hasher.value()};
+}
+
+std::vector<std::string> files_in(const std::string& directory) {
+    std::vector<std::string> names;
+    std::error_code error;
+    fs::recursive_directory_iterator it(directory, error);
+    for (; !error && it != fs::recursive_directory_iterator(); it.increment(error)) {
+        const std::string name = fs::path(it->path()).lexically_relative(directory).string();
+        if (it->is_directory() && !it->is_symlink()) continue;
+        if (name == kManifestName || is_of_file_system(name)) continue;
+        EVENKEEL_CHECK_CODE(it->is_regular_file() && !it->is_symlink(), ErrorCode::kIo, kOp,
+                            it->path().string(), ": is no regular file");
+        names.push_back(name);
+    }
+    EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, kOp, directory, ": cannot list: ", error.message());
+    std::sort(names.begin(), names.end());
+    return names;
+}
+
+void write_manifest(const std::string& directory,
+                    Manifest manifest,
+                    const std::vector<ManifestFile>& known) {
+    manifest.files.clear();
+    for (const std::string& name : files_in(directory)) {
+        const auto found = std::find_if(known.begin(), known.end(), [&](const ManifestFile& file) {
+            return file.name == name;
+        });
+        manifest.files.push_back(found != known.end() ? *found : describe_file(directory, name));
+    }
+    for (const ManifestFile& file : known) {
+        EVENKEEL_CHECK_CODE(fs::exists(fs::path(directory) / file.name), ErrorCode::kIo, kOp,
+                            directory, "/", file.name, ": has gone since it was written");
+    }
+    write_file(directory + "/" + kManifestName, to_text(manifest));
+}
+
+std::optional<Manifest> read_manifest(const std::string& directory) {
+    const std::string path = directory + "/" + kManifestName;
+    std::error_code ignored;
+    if (!fs::exists(fs::symlink_status(path, ignored))) return std::nullopt;
+    return parse_manifest(File::open_for_reading(path).read_rest(kMostBytes + 1), path);
+}
+
+CheckpointFaults find_faults(const std::string& directory, Check check, int rank, int ranks) {
+    CheckpointFaults found;
+    std::string at = kManifestName;
+    const auto add = [&](const std::string& file, const auto&... reason) {
+        found.faults.push_back({file, concat(reason...)});
+    };
+    try {
+        const std::optional<Manifest> manifest = read_manifest(directory);
+        if (!manifest.has_value()) {
+            found.has_manifest = false;
+            at = "trainer.json";
+            if (says_manifest(directory)) add(kManifestName, "is missing");
+            return found;
+        }
+        at.clear();
+        std::map<std::string, bool> there;  // whether the manifest names it
+        for (const std::string& name : files_in(directory)) there[name] = false;
+        for (std::size_t i = 0; i < manifest->files.size(); ++i) {
+            const ManifestFile& want = manifest->files[i];
+            at = want.name;
+            const auto file = there.find(want.name);
+            if (file != there.end()) file->second = true;
+            if (static_cast<int>(i % static_cast<std::size_t>(ranks)) != rank) continue;
+            if (file == there.end()) {
+                add(want.name, "is missing");
+                continue;
+            }
+            const std::uint64_t size = fs::file_size(fs::path(directory) / want.name);
+            if (size != want.size) {
+                add(want.name, "got ", size, " bytes, want ", want.size);
+                continue;
+            }
+            if (check == Check::kSizes) continue;
+            const std::uint64_t hash = describe_file(directory, want.name).hash;
+            if (hash == want.hash) continue;
+            add(want.name, "got hash ", hash_text(hash), ", want ", hash_text(want.hash));
+        }
+        for (const auto& [name, is_named] : there) {
+            if (!is_named && rank == 0) add(name, "is not in ", kManifestName);
+        }
+    } catch (const std::exception& error) {
+        add(at, error.what());
+    }
+    return found;
+}
+
+std::string to_text(const std::string& directory, const std::vector<FileFault>& faults) {
+    constexpr std::size_t kShown = 5;
+    std::string text = directory + ": ";
+    for (std::size_t i = 0; i < std::min(faults.size(), kShown); ++i) {
+        const FileFault& fault = faults[i];
+        text +=
+            concat(i == 0 ? "" : "; ", fault.file, fault.file.empty() ? "" : ": ", fault.reason);
+    }
+    if (faults.size() > kShown) text += concat("; and ", faults.size() - kShown, " more");
+    return text;
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,166 @@
+// Checkpoints of runs: training goes on when one cannot be written, and resumes from the newest that is as it was
+// written.
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "framework/storage/checkpoint.h"
+#include "tests/framework/training/trainer_runs.h"
+
+namespace evenkeel {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::BigramTable;
+
+class TrainerCheckpointTest : public testing::TrainerTest {
+  protected:
+    TrainerCheckpointTest() { config_.checkpoint_interval = 5; }
+
+    CheckpointStore store(const std::string& name) const {
+        return CheckpointStore(files_.file(name) + "/checkpoints", 0);
+    }
+    TrainResult run_with(TrainableModel& model,
+                         const std::string& name,
+                         const std::function<void(std::int64_t)>& after_step) {
+        config_.run_dir = files_.file(name);
+        return train(model, data(), config_, schedule_, optimizer_, "{}\n", after_step, alarms_);
+    }
+};
+
+TEST_F(TrainerCheckpointTest, WritingBesideTheTrainingChangesNothing) {
+    BigramTable one, two;
+    config_.checkpoint_async = true;
+    const TrainResult a = run(one, "a");
+    config_.checkpoint_async = false;
+    const TrainResult b = run(two, "b");
+    EXPECT_EQ(a.losses, b.losses);
+    for (std::int64_t step : {15, 20}) {
+        EXPECT_EQ(read_file(store("a").path(step) + "/state.safetensors"),
+                  read_file(store("b").path(step) + "/state.safetensors"))
+            << "step " << step;
+    }
+    EXPECT_EQ(store("a").steps(), (std::vector<std::int64_t>{15, 20}));
+}
+
+TEST_F(TrainerCheckpointTest, GoesOnWithoutADirectoryToWriteTo) {
+    for (bool asynchronous : {true, false}) {
+        SCOPED_TRACE(asynchronous);
+        config_.checkpoint_async = asynchronous;
+        const std::string name = asynchronous ? "a" : "b";
+        const std::string directory = files_.file(name) + "/checkpoints";
+        BigramTable model;
+        ::testing::internal::CaptureStderr();
+        const TrainResult result = run_with(model, name, [&](std::int64_t step) {
+            if (step == 9) {
+                fs::remove_all(directory);
+                std::ofstream(directory) << "in the way";
+            }
+            if (step == 14) fs::remove(directory);
+        });
+        const std::string said = ::testing::internal::GetCapturedStderr();
+        EXPECT_EQ(result.losses.size(), 20u);
+        EXPECT_NE(said.find("checkpoint of step 10 could not be written"), std::string::npos)
+            << said;
+        EXPECT_EQ(store(name).steps(), (std::vector<std::int64_t>{15, 20}));
+    }
+}
+
+TEST_F(TrainerCheckpointTest, TheLastOneMustBeThere) {
+    BigramTable model;
+    const std::string directory = files_.file("run") + "/checkpoints";
+    try {
+        run_with(model, "run", [&](std::int64_t step) {
+            if (step != 19) return;
+            fs::remove_all(directory);
+            std::ofstream(directory) << "in the way";
+        });
+        FAIL() << "no error";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kIo);
+        EXPECT_NE(std::string(error.what()).find("step 20: the checkpoint that the run ends with"),
+                  std::string::npos)
+            << error.what();
+        EXPECT_NE(std::string(error.what()).find(directory), std::string::npos) << error.what();
+    }
+}
+
+TEST_F(TrainerCheckpointTest, GoesOnWhileTheDiskIsFull) {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount a small file system";
+    // Room for a checkpoint (790 KB) and a half.
+    const std::string disk = files_.file("disk");
+    fs::create_directory(disk);
+    if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, "size=1200k") != 0) {
+        GTEST_SKIP() << "may not mount a file system here";
+    }
+    const std::string filler = disk + "/filler";
+    ::testing::internal::CaptureStderr();
+    BigramTable model;
+    config_.checkpoint_keep = 1;
+    std::vector<std::int64_t> steps_in_the_end;
+    try {
+        run_with(model, "disk", [&](std::int64_t step) {
+            if (step == 12) {  // somebody makes room
+                fs::remove_all(disk + "/checkpoints/step_00000005");
+            }
+        });
+        steps_in_the_end = store("disk").steps();
+    } catch (const Error& error) {
+        // The last checkpoint found no room beside the one before.
+        EXPECT_NE(std::string(error.what()).find("No space left on device"), std::string::npos)
+            << error.what();
+        steps_in_the_end = store("disk").steps();
+    }
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    const std::string newest = newest_verified(store("disk"), {}, false);
+    ::umount2(disk.c_str(), MNT_DETACH);
+    EXPECT_NE(said.find("checkpoint of step 10 could not be written"), std::string::npos) << said;
+    EXPECT_NE(said.find("No space left on device"), std::string::npos) << said;
+    EXPECT_EQ(steps_in_the_end, std::vector<std::int64_t>{15});
+    EXPECT_NE(newest.find("step_00000015"), std::string::npos) << newest;
+}
+
+TEST_F(TrainerCheckpointTest, ResumesFromTheNewestThatIsAsItWasWritten) {
+    BigramTable straight;
+    const TrainResult want = run(straight, "straight");
+    for (const char* file : {"state.safetensors", "trainer.json", "manifest.json"}) {
+        SCOPED_TRACE(file);
+        const std::string name = concat("damaged_", file);
+        BigramTable before;
+        config_.stop_at_step = 15;
+        run(before, name);
+        const std::string path = store(name).path(15) + "/" + file;
+        std::string bytes = read_file(path);
+        bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+        files_.write(fs::path(path).lexically_relative(files_.path()).string(), bytes);
+        config_.stop_at_step = 0;
+        config_.resume = true;
+        BigramTable after;
+        ::testing::internal::CaptureStderr();
+        const TrainResult rest = run(after, name);
+        const std::string said = ::testing::internal::GetCapturedStderr();
+        config_.resume = false;
+        EXPECT_NE(said.find(std::string("step_00000015: ") + file), std::string::npos) << said;
+        EXPECT_NE(said.find("kept as"), std::string::npos) << said;
+        EXPECT_NE(said.find("resuming from"), std::string::npos) << said;
+        EXPECT_EQ(rest.losses, std::vector<double>(want.losses.begin() + 10, want.losses.end()));
+        EXPECT_TRUE(fs::exists(store(name).path(15) + ".damaged"));
+        EXPECT_EQ(store(name).steps(), (std::vector<std::int64_t>{15, 20}));
+    }
+}
+
+TEST_F(TrainerCheckpointTest, DoesNotBeginAnewWhereNoCheckpointIsGood) {
+    BigramTable model, again;
+    config_.stop_at_step = 5;
+    run(model, "run");
+    fs::resize_file(store("run").path(5) + "/state.safetensors", 1000);
+    config_.resume = true;
+    const Error error = failure(again, "run");
+    EXPECT_EQ(error.code(), ErrorCode::kIo);
+    EXPECT_NE(std::string(error.what()).find("none of its 1 checkpoints"), std::string::npos)
+        << error.what();
+}
+
+}  // namespace
+}  // namespace evenkeel
