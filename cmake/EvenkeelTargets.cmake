@@ -1,8 +1,9 @@
-# evenkeel_library(NAME SOURCES ... [CUDA_SOURCES ...] [NO_CUDA_SOURCES ...] [LINK ...] [PRIVATE_LINK ...])
+# evenkeel_library(NAME SOURCES ... [CUDA_SOURCES ...] [NO_CUDA_SOURCES ...] [LINK ...] [PRIVATE_LINK ...]
+#                  [PRECOMPILE ...])
 # One library a folder. CUDA_SOURCES are built when there is a CUDA back end, NO_CUDA_SOURCES when there
-# is none: code chooses by file, never by #ifdef.
+# is none: code chooses by file, never by #ifdef. PRECOMPILE: see evenkeel_precompile.
 function(evenkeel_library name)
-    cmake_parse_arguments(ARG "" "" "SOURCES;CUDA_SOURCES;NO_CUDA_SOURCES;LINK;PRIVATE_LINK" ${ARGN})
+    cmake_parse_arguments(ARG "" "" "SOURCES;CUDA_SOURCES;NO_CUDA_SOURCES;LINK;PRIVATE_LINK;PRECOMPILE" ${ARGN})
     set(target evenkeel_${name})
     add_library(${target} STATIC ${ARG_SOURCES})
     add_library(evenkeel::${name} ALIAS ${target})
@@ -21,4 +22,6 @@ function(evenkeel_library name)
     target_compile_options(${target} PRIVATE
         $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo --no-compress -Xcompiler=-Wall>)
     target_link_libraries(${target} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE_LINK})
+    evenkeel_precompile(${target} ${PROJECT_SOURCE_DIR}/framework/tensor.h
+                        ${PROJECT_SOURCE_DIR}/framework/config.h ${ARG_PRECOMPILE})
 endfunction()

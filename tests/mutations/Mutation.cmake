@@ -8,8 +8,9 @@
 #     FILTER   its --gtest_filter
 #     EXPECT   regular expression that its output must match: a report's words, a failed test's name)
 #
-# Compiles SOURCE mutated to PTX, which the emulator runs in place of TEST's own, and adds two tests: TEST must
-# then fail in the way that is named, and pass as it is, with the same filter. Only device code can be mutated.
+# Adds two tests. SOURCE, mutated and compiled to PTX, runs on the emulator in place of TEST's own: TEST must then
+# fail in the way that is named; and it must pass as it is, with the same filter. Only device code can be mutated.
+# What is mutated is compiled by the tests, not by the build: it is of no use to anything else.
 function(evenkeel_mutation name)
     cmake_parse_arguments(PARSE_ARGV 1 ARG "" "FILE;FIND;REPLACE;SOURCE;TEST;FILTER;EXPECT" "CUT")
     if(ARG_UNPARSED_ARGUMENTS)
@@ -38,7 +39,8 @@ function(evenkeel_mutation name)
     endforeach()
 
     # PTX alone: the emulator runs it in place of what TEST holds.
-    add_library(mutated_${name} OBJECT ${folder}/${ARG_SOURCE})
+    add_library(mutated_${name} OBJECT EXCLUDE_FROM_ALL ${folder}/${ARG_SOURCE})
+    add_dependencies(evenkeel_mutations mutated_${name})
     set_target_properties(mutated_${name} PROPERTIES
         CUDA_ARCHITECTURES 80-virtual CUDA_PTX_COMPILATION ON)
     target_compile_options(mutated_${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-lineinfo>)
@@ -48,7 +50,7 @@ function(evenkeel_mutation name)
     add_test(NAME Mutation.${name} COMMAND ${CMAKE_COMMAND}
         -DPROGRAM=$<TARGET_FILE:${ARG_TEST}> -DPTX=$<TARGET_OBJECTS:mutated_${name}> "-DFILTER=${ARG_FILTER}" "-DEXPECT=${ARG_EXPECT}"
         -P ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/run_mutant.cmake)
-    set_tests_properties(Mutation.${name} PROPERTIES TIMEOUT 180)
+    set_tests_properties(Mutation.${name} PROPERTIES TIMEOUT 180 FIXTURES_REQUIRED mutations)
 
     set(control "MutationControl.${ARG_TEST}.${ARG_FILTER}")
     get_property(controls GLOBAL PROPERTY EVENKEEL_MUTATION_CONTROLS)
