@@ -66,10 +66,10 @@ RopeTable rows_from(const RopeTable& table, std::int64_t first, std::int64_t cou
     return rows;
 }
 
-// One more than the largest position.
-std::int64_t positions_end(const Tensor& x, const SequenceLayout& layout) {
-    if (!layout.positions.defined()) return x.size(1);
-    check_shape(kOp, "positions", layout.positions, {x.size(0), x.size(1)});
+// One more than the largest position of heads [B, T, ..].
+std::int64_t positions_end(const Tensor& heads, const SequenceLayout& layout) {
+    if (!layout.positions.defined()) return heads.size(1);
+    check_shape(kOp, "positions", layout.positions, {heads.size(0), heads.size(1)});
     check_dtype(kOp, "positions", layout.positions, DType::kInt32);
     if (layout.positions_end > 0) return layout.positions_end;
     const Tensor positions = layout.positions.to(Device::kCpu).contiguous();
@@ -244,7 +244,7 @@ Tensor TensorParallelAttention::forward(const Tensor& x,
                                         AttentionSaved& saved,
                                         AttentionStats* stats) {
     attend(x, layout, saved, stats);
-    return project(saved);
+    return project(layout, saved);
 }
 
 void TensorParallelAttention::attend(const Tensor& x,
@@ -252,8 +252,8 @@ void TensorParallelAttention::attend(const Tensor& x,
                                      AttentionSaved& saved,
                                      AttentionStats* stats) {
     saved.x = x;
-    saved.qkv = qkv_->forward(x);
-    const std::int64_t B = x.size(0), T = x.size(1);
+    saved.qkv = qkv_->forward(x, layout.region);
+    const std::int64_t B = saved.qkv.size(0), T = saved.qkv.size(1);
     const Tensor q = heads(saved.qkv, 0);  // [B, T, H/P, D]
     const Tensor k = heads(saved.qkv, 1);  // [B, T, K/P, D]
     const Tensor v = heads(saved.qkv, 2);  // [B, T, K/P, D]
@@ -263,7 +263,7 @@ void TensorParallelAttention::attend(const Tensor& x,
         saved.q = Tensor::uninitialized(q.shape(), type_, x.device());
         saved.k = Tensor::uninitialized(k.shape(), type_, x.device());
     }
-    normalize(q, k, rope_table(positions_end(x, layout)), layout.positions, saved);
+    normalize(q, k, rope_table(positions_end(q, layout)), layout.positions, saved);
 
     saved.out = Tensor::uninitialized(q.shape(), type_, x.device());
     saved.lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32, x.device());
@@ -271,25 +271,29 @@ void TensorParallelAttention::attend(const Tensor& x,
                             stats);
 }
 
-Tensor TensorParallelAttention::project(const AttentionSaved& saved) const {
+Tensor TensorParallelAttention::project(const SequenceLayout& layout,
+                                        const AttentionSaved& saved) const {
     const Tensor& out = saved.out;
-    return output_->forward(out.view({out.size(0), out.size(1), local_heads_ * config_.head_dim}));
+    return output_->forward(out.view({out.size(0), out.size(1), local_heads_ * config_.head_dim}),
+                            layout.region);
 }
 
 Tensor TensorParallelAttention::backward(const Tensor& dy,
                                          const SequenceLayout& layout,
                                          const AttentionSaved& saved) {
-    const std::int64_t B = saved.x.size(0), T = saved.x.size(1);
+    const std::int64_t B = saved.out.size(0), T = saved.out.size(1);
     const Tensor dout =
-        output_->backward(dy, saved.out.view({B, T, local_heads_ * config_.head_dim}))
+        output_
+            ->backward(dy, saved.out.view({B, T, local_heads_ * config_.head_dim}), layout.region)
             .view(saved.out.shape());  // [B, T, H/P, D]
 
     const Tensor dqkv = Tensor::uninitialized(saved.qkv.shape(), type_, dy.device());
     const Tensor dq = heads(dqkv, 0), dk = heads(dqkv, 1), dv = heads(dqkv, 2);
     flash_attention_backward(saved.q, saved.k, heads(saved.qkv, 2), saved.out, saved.lse, dout,
                              attention_options(layout), dq, dk, dv, sink_.grad);
-    normalize_backward(dq, dk, rope_table(positions_end(saved.x, layout)), layout.positions, saved);
-    return qkv_->backward(dqkv, saved.x);
+    normalize_backward(dq, dk, rope_table(positions_end(saved.out, layout)), layout.positions,
+                       saved);
+    return qkv_->backward(dqkv, saved.x, layout.region);
 }
 
 KvCache TensorParallelAttention::make_cache(std::int64_t batch, std::int64_t capacity) const {

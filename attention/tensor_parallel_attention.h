@@ -25,7 +25,7 @@ namespace evenkeel {
 
 // What forward keeps for backward.
 struct AttentionSaved {
-    Tensor x;  // [B, T, C]
+    Tensor x;  // [B, T, C] as the layout's region holds it
     // [B, T, (H/P + 2 K/P) D], before the norm; without norm q and k are rotated here, unless keeps_qkv
     Tensor qkv;
     Tensor q, k;            // [B, T, H/P, D], [B, T, K/P, D], normalised and rotated
@@ -43,6 +43,7 @@ struct SequenceLayout {
     // One more than the largest position; 0: read from `positions`, which on CUDA the host waits for.
     std::int64_t positions_end = 0;
     std::vector<std::int32_t> cu_seqlens;  // see AttentionMask; positions then restart per document
+    SequenceRegion region;  // how what is before and after the layer's products is held
 };
 
 // Keys and values of the tokens generated so far, for decoding.
@@ -71,7 +72,7 @@ class TensorParallelAttention {
     // must find the value that forward has read.
     void set_lambda(const Tensor& lambda);
 
-    // x and y [B, T, C], replicated over TP. stats null: no telemetry.
+    // x and y [B, T, C] as the layout's region holds them. stats null: no telemetry.
     Tensor forward(const Tensor& x,
                    const SequenceLayout& layout,
                    AttentionSaved& saved,
@@ -81,8 +82,8 @@ class TensorParallelAttention {
                 const SequenceLayout& layout,
                 AttentionSaved& saved,
                 AttentionStats* stats);
-    Tensor project(const AttentionSaved& saved) const;
-    // dy [B, T, C]; adds to parameter gradients; returns dx.
+    Tensor project(const SequenceLayout& layout, const AttentionSaved& saved) const;
+    // dy like y; adds to parameter gradients; returns dx.
     Tensor backward(const Tensor& dy, const SequenceLayout& layout, const AttentionSaved& saved);
     // Appends x's T tokens to the cache, at the positions that follow it, and attends to all of it (or to the
     // window); forward only. Throws when the cache is full, or when attention is not causal.

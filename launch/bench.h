@@ -94,7 +94,8 @@ void run_gpu_bench(const std::vector<std::string>& only,
                    bool json,
                    const GpuBench& size,
                    std::ostream& out);
-// Two ranks against one rank with two threads; collective over two ranks. Rank 0 has the result.
+// Two ranks against one rank with two threads, and with sequence parallelism against without; collective over two
+// ranks. Rank 0 has the result.
 Lines measure_ranks(Communicator& world);
 
 }  // namespace evenkeel::bench

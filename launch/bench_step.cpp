@@ -1,4 +1,4 @@
-// Whole training steps: against matrix products, and on two ranks against one.
+// Whole training steps: against matrix products, on two ranks against one, and with sequence parallelism.
 #include <omp.h>
 #include <sched.h>
 #include <unistd.h>
@@ -107,6 +107,40 @@ Lines measure_watching(Stepper& stepper, double step_seconds) {
              1e3 * check,
              "ms",
              {{check / (kInterval * step_seconds), "of 100 such steps", 0.01, true}}}};
+}
+
+// Bytes that a step takes beside what is held before and after it.
+std::size_t bytes_of_step(Stepper& stepper) {
+    const std::size_t before = Buffer::live_bytes(Device::kCpu);
+    Buffer::reset_peak(Device::kCpu);
+    stepper.step();
+    return Buffer::peak_bytes(Device::kCpu) - before;
+}
+
+// Steps with sequence parallelism against steps without, one after the other.
+Lines measure_sequence_parallel(Communicator& world) {
+    constexpr int kPairs = 12;
+    const ProcessGrid whole(world, {.tensor_parallel = 2});
+    const ProcessGrid cut(world, {.tensor_parallel = 2, .sequence_parallel = true});
+    Stepper without(whole, step_config()), with(cut, step_config());
+    const auto bytes = static_cast<double>(bytes_of_step(with)),
+               bytes_without = static_cast<double>(bytes_of_step(without));
+    std::vector<double> times, times_without;
+    for (int pair = 0; pair < kPairs; ++pair) {
+        const bool with_first = pair % 2 == 0;
+        const double first = seconds_of_step(with_first ? with : without);
+        const double second = seconds_of_step(with_first ? without : with);
+        times.push_back(with_first ? first : second);
+        times_without.push_back(with_first ? second : first);
+    }
+    return {{"sequence parallel, step",
+             1e3 * median(times),
+             "ms",
+             {{median_ratio(times, times_without), "of the time without"}}},
+            {"sequence parallel, memory of a step",
+             bytes / (1 << 20),
+             "MiB",
+             {{bytes / bytes_without, "of that without"}}}};
 }
 
 }  // namespace
@@ -266,6 +300,7 @@ Lines measure_ranks(Communicator& world) {
     }
     const double seconds = median(two_times);
     const Lines watching = measure_watching(two, seconds);
+    const Lines cut = measure_sequence_parallel(world);
     if (!measures) return {};
     Lines lines{
         {step_name("1 rank x 2 threads, step"), 1e3 * median(one_times), "ms", {}},
@@ -274,6 +309,7 @@ Lines measure_ranks(Communicator& world) {
          "ms",
          {{median_ratio(one_times, two_times), "of the speed of 1 rank x 2 threads", 0.90}}}};
     lines.insert(lines.end(), watching.begin(), watching.end());
+    lines.insert(lines.end(), cut.begin(), cut.end());
     return lines;
 }
 

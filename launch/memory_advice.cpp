@@ -17,6 +17,10 @@ bool fit_micro_batch(RunConfig& config, int world_size, std::size_t available) {
     for (std::int64_t size = std::min(config.trainer.micro_batch_size, sequences); size > 0;
          --size) {
         if (sequences % size != 0) continue;
+        if (config.parallel.sequence_parallel &&
+            size * config.trainer.seq_len % config.parallel.tensor_parallel != 0) {
+            continue;
+        }
         config.trainer.micro_batch_size = size;
         if (plan_memory(config, world_size).total() <= available) return true;
     }
@@ -71,7 +75,8 @@ MemoryPlan plan_memory(const RunConfig& config, int world_size) {
                                       .zero_stage = config.parallel.zero_stage,
                                       .micro_batch_size = config.trainer.micro_batch_size,
                                       .micro_batches = config.trainer.accumulation(data_parallel),
-                                      .seq_len = config.trainer.seq_len});
+                                      .seq_len = config.trainer.seq_len,
+                                      .sequence_parallel = config.parallel.sequence_parallel});
 }
 
 std::string what_fits(const RunConfig& config, int world_size, std::size_t available) {

@@ -90,6 +90,11 @@ void RunConfig::validate(int world_size) const {
     EVENKEEL_CHECK_CODE(trainer.seq_len <= model.max_seq_len, code, "config",
                         "trainer.seq_len: got ", trainer.seq_len,
                         ", want at most model.max_seq_len=", model.max_seq_len);
+    const std::int64_t rows = trainer.micro_batch_size * trainer.seq_len;
+    EVENKEEL_CHECK_CODE(
+        !parallel.sequence_parallel || rows % parallel.tensor_parallel == 0, code, "config",
+        "parallel.sequence_parallel: got trainer.micro_batch_size x ", "trainer.seq_len = ", rows,
+        " tokens, want a multiple of parallel.tensor_parallel (", parallel.tensor_parallel, ")");
     EVENKEEL_CHECK_CODE(
         model.attention.causal, code, "config",
         "model.attention.causal: got false, want true: a token that is seen can't be ",

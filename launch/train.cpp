@@ -45,9 +45,10 @@ std::string describe(const RunConfig& config, const ProcessGrid& grid, const Dat
                   attention.num_kv_heads, " key/value heads of ", attention.head_dim, ", ",
                   config.model.type == ComputeType::kBf16 ? "bf16" : "fp32", "\nranks   ",
                   grid.world().size(), " (tensor parallel ", grid.tp_size(), " x data parallel ",
-                  grid.dp_size(), "), ", processors(grid), "\ntext    ",
-                  grouped(data.train_tokens()), " ", unit_of(config), "s to train on, ",
-                  grouped(data.validation_tokens()), " held out", files_of(data));
+                  grid.dp_size(), grid.sequence_parallel() ? ", sequence parallel" : "", "), ",
+                  processors(grid), "\ntext    ", grouped(data.train_tokens()), " ",
+                  unit_of(config), "s to train on, ", grouped(data.validation_tokens()),
+                  " held out", files_of(data));
 }
 
 // What the first step took, against what was planned.

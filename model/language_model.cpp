@@ -23,10 +23,9 @@ namespace evenkeel {
 
 struct LanguageModel::Activations {
     std::vector<DecoderBlockSaved> blocks;
-    Tensor x;     // [B, T, C], what the last block returned
-    Tensor rstd;  // [B T], of the final norm, if there is one
-    Tensor
-        normed;  // [B, T, C], what the projection reads, with the scale of logits; x itself without a norm
+    Tensor x;       // the stream, what the last block returned
+    Tensor rstd;    // of the final norm, if there is one
+    Tensor normed;  // what the projection reads, with the scale of logits; x itself without a norm
 };
 
 // Passes over batches of one shape, and where a graph of them finds its input and leaves its loss.
@@ -106,9 +105,16 @@ LanguageModel::~LanguageModel() = default;
 
 // Forward and backward --------------------------------------------------------------------------------
 
-// The first hidden states [B, T, C].
-Tensor LanguageModel::embed(const Tensor& tokens) const {
-    Tensor x = embedding_->forward(tokens);
+// Passes without backward hold all rows on every rank where these can't be shared evenly.
+SequenceLayout LanguageModel::layout_of(const Input& input) const {
+    SequenceLayout layout = input.layout;
+    layout.region = sequence_region(grid_, input.tokens.size(0), input.tokens.size(1));
+    return layout;
+}
+
+// The first hidden states [B, T, C], as the region holds them.
+Tensor LanguageModel::embed(const Tensor& tokens, const SequenceRegion& region) const {
+    Tensor x = embedding_->forward(tokens, region);
     if (config_.embedding_scale != 1.0) scale_in_place(x, config_.embedding_scale);
     return x;
 }
@@ -121,31 +127,35 @@ Tensor LanguageModel::normalize(const Tensor& x, Tensor& statistics) const {
     return normed;
 }
 
-// x [B, T, C], replicated; returns logits [B, T, V/P].
-Tensor LanguageModel::project(const Tensor& x) const {
-    if (output_ != nullptr) return output_->forward(x);
+// x [B, T, C] as the region holds it; returns logits [B, T, V/P].
+Tensor LanguageModel::project(const Tensor& x, const SequenceRegion& region) const {
+    if (output_ != nullptr) return output_->forward(x, region);
     const MemoryScope scope("output", " (forward)");
     const Tensor& weight = embedding_->weight().value;  // [V/P, C]
-    const std::int64_t rows = x.size(0) * x.size(1);
-    const Tensor logits = Tensor::uninitialized({x.size(0), x.size(1), weight.size(0)}, x.dtype(),
-                                                x.device());  // [B, T, V/P]
-    gemm(x.view({rows, x.size(2)}), weight, logits.view({rows, weight.size(0)}),
+    const Tensor all = gather_rows(grid_, region, x);   // [B, T, C]
+    const std::int64_t rows = all.size(0) * all.size(1);
+    const Tensor logits = Tensor::uninitialized({all.size(0), all.size(1), weight.size(0)},
+                                                x.dtype(), x.device());  // [B, T, V/P]
+    gemm(all.view({rows, x.size(2)}), weight, logits.view({rows, weight.size(0)}),
          {.transpose_b = true});
     return logits;
 }
 
-// Adds to the projection's weight gradient; returns dx [B, T, C], summed over TP.
-Tensor LanguageModel::project_backward(const Tensor& dlogits, const Tensor& x) {
-    if (output_ != nullptr) return output_->backward(dlogits, x);
+// Adds to the projection's weight gradient; returns dx like x, summed over TP.
+Tensor LanguageModel::project_backward(const Tensor& dlogits,
+                                       const Tensor& x,
+                                       const SequenceRegion& region) {
+    if (output_ != nullptr) return output_->backward(dlogits, x, region);
     const Parameter& weight = embedding_->weight();
-    const std::int64_t rows = x.size(0) * x.size(1);
-    const Tensor flat = dlogits.view({rows, dlogits.size(2)});
-    const Tensor dx = Tensor::uninitialized(x.shape(), x.dtype(), x.device());  // [B, T, C]
-    gemm(flat, weight.value, dx.view({rows, x.size(2)}));
-    Pending sum = start_sum_of_partial_products(grid_, dx);
-    gemm(flat, x.view({rows, x.size(2)}), weight.grad, {.transpose_a = true, .accumulate = true});
-    sum.wait();
-    return dx;
+    const std::int64_t B = dlogits.size(0), T = dlogits.size(1), C = x.size(2);
+    const Tensor flat = dlogits.view({B * T, dlogits.size(2)});
+    PendingRows gathering = start_gather_rows(grid_, region, x);
+    const Tensor dx = Tensor::uninitialized({B, T, C}, x.dtype(), x.device());
+    gemm(flat, weight.value, dx.view({B * T, C}));
+    const Tensor all = gathering.wait();  // [B, T, C]
+    PendingRows sum = start_sum_rows(grid_, region, dx);
+    gemm(flat, all.view({B * T, C}), weight.grad, {.transpose_a = true, .accumulate = true});
+    return sum.wait();
 }
 
 Tensor LanguageModel::forward(const Input& input,
@@ -153,20 +163,25 @@ Tensor LanguageModel::forward(const Input& input,
                               HeadStatistics* statistics,
                               FiniteProbe* probe,
                               const AttentionObserver* observer) {
-    const auto& [tokens, targets, layout] = input;
+    const Tensor& tokens = input.tokens;
     EVENKEEL_CHECK(tokens.rank() == 2, "LanguageModel", "tokens: got shape ",
                    to_string(tokens.shape()), ", want [B, T]");
+    const SequenceLayout layout = layout_of(input);
     const std::int64_t longest = layout.cu_seqlens.empty() ? tokens.size(1) : layout.positions_end;
     EVENKEEL_CHECK(longest <= config_.max_seq_len, "LanguageModel", "tokens: got shape ",
                    to_string(tokens.shape()), " and a sequence of ", longest, ", want at most ",
                    config_.max_seq_len, " (model.max_seq_len)");
+    EVENKEEL_CHECK_CODE(saved == nullptr || layout.region.is_cut() || !grid_.sequence_parallel(),
+                        ErrorCode::kConfig, "LanguageModel", "tokens: got ", tokens.numel(),
+                        " in a batch, want a multiple of parallel.tensor_parallel=",
+                        grid_.tp_size(), " with parallel.sequence_parallel");
     if (saved != nullptr) saved->blocks.resize(blocks_.size());
     DecoderBlockSaved scratch;
     scratch.attention.keeps_qkv = observer != nullptr;
     // Rules count what is trained on.
     const bool for_rules = step_max_logit_.defined() && saved != nullptr && probe == nullptr;
     const bool wants_stats = statistics != nullptr || for_rules || observer != nullptr;
-    Tensor x = embed(tokens);  // [B, T, C]
+    Tensor x = embed(tokens, layout.region);
     if (probe != nullptr) probe->check("embedding (forward)", x);
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         AttentionStats stats;
@@ -191,7 +206,7 @@ Tensor LanguageModel::forward(const Input& input,
     }
     Tensor rstd;
     const Tensor normed = normalize(x, rstd);
-    Tensor logits = project(normed);  // [B, T, V/P]
+    Tensor logits = project(normed, layout.region);  // [B, T, V/P]
     if (probe != nullptr) {
         if (final_norm_ != nullptr) probe->check("final_norm (forward)", normed);
         probe->check("output (forward)", logits);
@@ -223,9 +238,10 @@ void LanguageModel::backward(const Input& input,
             probe->check((*it)->name + " (gradient)", (*it)->grad);
         }
     };
-    const Tensor dnormed = project_backward(dlogits, saved.normed);  // [B, T, C]
+    const SequenceLayout layout = layout_of(input);
+    const Tensor dnormed = project_backward(dlogits, saved.normed, layout.region);
     if (output_ != nullptr) complete(*output_);
-    Tensor gradient = dnormed;  // [B, T, C], of the stream
+    Tensor gradient = dnormed;  // of the stream
     if (final_norm_ != nullptr) {
         gradient = Tensor::uninitialized(dnormed.shape(), dnormed.dtype(), dnormed.device());
         if (config_.logit_scale != 1.0) scale_in_place(dnormed, config_.logit_scale);
@@ -242,7 +258,7 @@ void LanguageModel::backward(const Input& input,
         }
     }
     for (std::size_t layer = blocks_.size(); layer-- > 0;) {
-        blocks_[layer]->backward(gradient, input.layout, saved.blocks[layer]);
+        blocks_[layer]->backward(gradient, layout, saved.blocks[layer]);
         saved.blocks[layer] = {};  // no longer needed; the peak stays one layer lower
         complete(*blocks_[layer]);
         if (probe == nullptr) continue;
@@ -250,7 +266,7 @@ void LanguageModel::backward(const Input& input,
         probe->check(concat("layers.", layer, " (backward)"), gradient);
     }
     if (config_.embedding_scale != 1.0) scale_in_place(gradient, config_.embedding_scale);
-    embedding_->backward(gradient, input.tokens);
+    embedding_->backward(gradient, input.tokens, layout.region);
     complete(*embedding_);
     if (probe != nullptr) probe->check("embedding (gradient)", embedding_->weight().grad);
 }

@@ -15,6 +15,7 @@
 #include "framework/training/trainer.h"
 #include "model/model_config.h"
 #include "parallel/process_grid.h"
+#include "parallel/sequence_region.h"
 #include "parallel/tensor_reduce.h"
 #include "parallel/vocab.h"
 
@@ -140,10 +141,11 @@ class LanguageModel : public TrainableModel {
     void make_rules();
     double lambda() const;  // 1 without one
     Tensor on_device(const Tensor& ids) const;
-    Tensor embed(const Tensor& tokens) const;
+    SequenceLayout layout_of(const Input& input) const;
+    Tensor embed(const Tensor& tokens, const SequenceRegion& region) const;
     Tensor normalize(const Tensor& x, Tensor& statistics) const;
-    Tensor project(const Tensor& x) const;
-    Tensor project_backward(const Tensor& dlogits, const Tensor& x);
+    Tensor project(const Tensor& x, const SequenceRegion& region) const;
+    Tensor project_backward(const Tensor& dlogits, const Tensor& x, const SequenceRegion& region);
     void check_same_model(const TensorSource& weights) const;
 
     const ProcessGrid& grid_;

@@ -14,13 +14,13 @@ std::unique_ptr<LanguageModel::DecodeState> LanguageModel::start_decoding(std::i
 }
 
 Tensor LanguageModel::decode(DecodeState& state, const Tensor& tokens) {
-    Tensor x = embed(on_device(tokens));  // [B, T, C]
+    Tensor x = embed(on_device(tokens), {});  // [B, T, C], on every rank
     for (std::size_t layer = 0; layer < blocks_.size(); ++layer) {
         x = blocks_[layer]->decode(x, state.caches[layer]);
     }
     const Tensor last = x.slice(1, x.size(1) - 1, x.size(1)).contiguous();  // [B, 1, C]
     Tensor rstd;
-    const Tensor local = project(normalize(last, rstd));  // [B, 1, V/P]
+    const Tensor local = project(normalize(last, rstd), {});  // [B, 1, V/P]
     return gather_vocabulary(grid_, local.view({local.size(0), local.size(2)}), config_.vocab_size);
 }
 

@@ -16,6 +16,8 @@ namespace {
 // Sizes as the formulas of the header name them, on this rank.
 struct Sizes {
     std::size_t N, T, C, D, F, V, L, e;  // F and V over P, V of the longest part
+    std::size_t R;                       // rows of the stream
+    std::size_t gradient;                // w: bytes
     std::size_t heads, kv_heads;         // Hl, Kl
     std::size_t inner;                   // g
     std::size_t norms;                   // n, of the residual stream in a layer
@@ -23,6 +25,7 @@ struct Sizes {
     std::size_t statistics;              // m, of a row of one
     std::size_t parts;                   // Q, or 1 where nothing is cut
     bool ngpt;
+    bool cut;  // sequence parallelism
 
     Sizes(const ModelConfig& config, const StepShape& shape) {
         const auto size = [](std::int64_t value) { return static_cast<std::size_t>(value); };
@@ -41,6 +44,9 @@ struct Sizes {
         statistics = config.norm.kind == NormConfig::Kind::kLayerNorm ? 2 : 1;
         parts = size(shape.zero_stage == 1 ? shape.data_parallel : 1);
         ngpt = config.architecture == Architecture::kNgpt;
+        cut = shape.sequence_parallel && P > 1;
+        R = cut ? N / size(P) : N;
+        gradient = e * C * (cut ? 2 * N + R : N);
     }
 };
 
@@ -155,13 +161,13 @@ void plan_sigma_reparam(const ModelConfig& config, const Sizes& s, MemoryPlan& p
     }
 }
 
-// Attention's share of what backward makes: the gradients of out and qkv, and what flash attention needs or else the
-// gradient of the input; of parallel layers beside the one that the feed-forward layer returned. (The partial sums
+// Attention's share of what backward makes: the gradients of out and qkv, and what flash attention needs or else what
+// the gradient of the input does; of parallel layers beside the one that the feed-forward layer returned. (The partial sums
 // of the gains' gradients, N/64 numbers a channel, are always less.)
 std::size_t attention_backward(const ModelConfig& config, const Sizes& s, std::size_t scratch) {
     const std::size_t qkv = (s.heads + 2 * s.kv_heads) * s.D;
     const std::size_t returned = config.architecture == Architecture::kParallel ? s.C : 0;
-    return s.e * s.N * (returned + s.heads * s.D + qkv) + std::max(scratch, s.e * s.N * s.C);
+    return s.e * (s.R * returned + s.N * (s.heads * s.D + qkv)) + std::max(scratch, s.gradient);
 }
 
 // What forward keeps of a layer, in bytes, and what backward's two halves have of it beside that.
@@ -181,7 +187,7 @@ LayerMemory layer_memory(const ModelConfig& config, std::int64_t layer, const Si
     // those are the stream itself.
     const std::size_t of_stream = sandwich ? 6 : parallel ? 2 : 4;
     const std::size_t statistics = s.ngpt ? 4 : s.norms * s.statistics;
-    const auto stream = static_cast<std::int64_t>(s.e * s.N * s.C);
+    const auto stream = static_cast<std::int64_t>(s.e * s.R * s.C);
 
     const AttentionConfig attention = config.layer_attention(layer);
     const bool has_norm = attention.qk_norm.kind != QkNormConfig::Kind::kNone;
@@ -190,7 +196,7 @@ LayerMemory layer_memory(const ModelConfig& config, std::int64_t layer, const Si
     const std::size_t heads =
         s.e * s.N * (in_and_out + turned) * s.D + 4 * s.N * s.heads + saved_norm(attention, s);
     const std::size_t hidden = s.e * s.N * (s.inner + 1) * s.F;
-    const auto all = static_cast<std::int64_t>(heads + hidden + 4 * s.N * statistics) +
+    const auto all = static_cast<std::int64_t>(heads + hidden + 4 * s.R * statistics) +
                      static_cast<std::int64_t>(of_stream) * stream;
     const std::int64_t inside = static_cast<std::int64_t>(heads) + (own_input ? stream : 0);
     // Of the stream, the feed-forward layer's input and what it returns where others do not read them too.
@@ -212,13 +218,14 @@ void plan_activations(const ModelConfig& config,
                       const Sizes& s,
                       std::size_t scratch,
                       MemoryPlan& plan) {
-    const std::size_t stream = s.e * s.N * s.C;
+    const std::size_t stream = s.e * s.R * s.C;
     // Where norms follow the layers, also the gradient of what a layer returned.
     const bool post = config.architecture == Architecture::kPostNorm ||
                       config.architecture == Architecture::kSandwichNorm;
     const std::size_t gradients = (post ? 3 : 2) * stream;
-    const std::size_t final_norm = s.ngpt ? stream : 2 * stream + 4 * s.N * s.statistics;
-    const auto feed_forward = static_cast<std::int64_t>(s.e * s.N * ((s.inner + 1) * s.F + s.C));
+    const std::size_t final_norm = s.ngpt ? stream : 2 * stream + 4 * s.R * s.statistics;
+    const auto feed_forward =
+        static_cast<std::int64_t>(s.e * s.N * (s.inner + 1) * s.F + s.gradient);
     const auto attention = static_cast<std::int64_t>(attention_backward(config, s, scratch));
     std::int64_t saved = 0, most = 0;
     for (std::int64_t i = 0; i < config.num_layers; ++i) {
@@ -236,7 +243,8 @@ void plan_activations(const ModelConfig& config,
 
 MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     constexpr std::size_t kWorkspace = 32 << 20;  // as framework/gemm_cuda.cpp has it from sm_90 on
-    constexpr std::size_t kLongestMessage = 2 << 20;  // of a sum over ranks on the CPU
+    // Of a sum over ranks on the CPU; short ones on all ranks are exchanged whole (mpi_communicator.cpp).
+    constexpr std::size_t kLongestMessage = 2 << 20, kDirectMessage = 64 << 10;
     const Sizes s(config, shape);
     const bool on_gpu = shape.device == Device::kCuda;
     const DType type = s.e == 2 ? DType::kBFloat16 : DType::kFloat32;
@@ -263,7 +271,10 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     plan_activations(config, s, scratch.backward, plan);
     if (!on_gpu && shape.tensor_parallel > 1) {
         const auto P = static_cast<std::size_t>(shape.tensor_parallel);
-        plan.communication = std::min(kLongestMessage, s.e * s.N * s.C) / P * (P - 1);
+        const std::size_t stream = s.e * s.N * s.C;
+        const std::size_t pieces = std::min(kLongestMessage, stream) / P * (P - 1);
+        const bool direct = !s.cut && stream <= kDirectMessage;
+        plan.communication = direct ? stream * (P - 1) : pieces;
     }
     if (!on_gpu && shape.data_parallel > 1) {
         constexpr auto kBucket = static_cast<std::size_t>(4 * ParameterBuckets::kElements);

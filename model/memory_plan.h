@@ -4,7 +4,8 @@
 // width, F feed-forward width, V vocabulary, L layers, P tensor-parallel size. Hl = H/P and Kl = K/P heads are on
 // this rank (Kl = 1 where P > K), g = 2 matrices lead into the feed-forward layer where it is gated and 1 with GELU,
 // a layer has n norms (pre_norm and post_norm 2, sandwich_norm 4, parallel 1) with m numbers a row (RMSNorm 1,
-// LayerNorm 2), e bytes are an element of the compute type, s are those of flash_attention_scratch in backward.
+// LayerNorm 2), R = N rows of the stream are on this rank, with sequence parallelism N/P, e bytes are an element of
+// the compute type, s are those of flash_attention_scratch in backward.
 #pragma once
 
 #include <cstddef>
@@ -24,6 +25,7 @@ struct StepShape {
     std::int64_t micro_batch_size = 1;  // B
     std::int64_t micro_batches = 1;     // of a step
     std::int64_t seq_len = 256;         // T
+    bool sequence_parallel = false;
 };
 
 // In bytes.
@@ -44,22 +46,23 @@ struct MemoryPlan {
     std::size_t tables = 0;  // rotation of each layer 4 T D, telemetry, token ids, singular vectors
 
     // Of one layer between forward and backward where nothing is made again:
-    //   e N (4 C + (3 Hl + 3 Kl) D + (g + 1) F/P) + 4 N (2 Hl + Kl + n m),
-    // without QK-norm e N (4 C + (2 Hl + 2 Kl) D + (g + 1) F/P) + 4 N (Hl + n m). In place of 4 C sandwich_norm has
+    //   e (4 R C + N (3 Hl + 3 Kl) D + N (g + 1) F/P) + 4 N (2 Hl + Kl) + 4 R n m,
+    // without QK-norm e (4 R C + N (2 Hl + 2 Kl) D + N (g + 1) F/P) + 4 N Hl + 4 R n m. In place of 4 C sandwich_norm has
     // 6 C, parallel 2 C. With one statistic for all heads 2 in place of the second Hl + Kl; with a factor of the logits in place of gains a channel 4 Hl D more.
-    // In nGPT 4 N more a layer for each of its two updates than a norm keeps, 4 N (.. + 4).
-    // recompute full keeps e N C of all this, attention all but what it makes up to its output projection,
-    //   e N (3 Hl + 3 Kl) D + 4 N (2 Hl + Kl), and e N C where a norm is before it and before it alone.
+    // In nGPT 4 R more a layer for each of its two updates than a norm keeps, 4 R (.. + 4).
+    // recompute full keeps e R C of all this, attention all but what it makes up to its output projection,
+    //   e N (3 Hl + 3 Kl) D + 4 N (2 Hl + Kl), and e R C where a norm is before it and before it alone.
     std::size_t saved_layer = 0;  // the most that a layer has
-    // Of all layers, and 2 e N C + 4 N m of the final norm; e N C without one.
+    // Of all layers, and 2 e R C + 4 R m of the final norm; e R C without one.
     std::size_t saved = 0;
     std::size_t loss = 0;  // logits, then their gradients: e N V/P; and 4 N
     // What backward makes on top, most in the last layer, for which all others wait: gradients of the final norm's
     // output and of the residual stream, and the larger of what its two halves make,
-    //   2 e N C + max(e N ((g + 1) F/P + C), e N (2 Hl + 2 Kl) D + max(s, e N C) - d),
-    // and e N C of a norm after a layer. d is what only the feed-forward half reads, dropped after it:
-    // e N ((g + 1) F/P + C), of sandwich_norm e N C more, of parallel as much less, and there attention's half has
-    // e N C more. What has not been kept is there too: the layer's own with recompute full (of parallel half by
+    //   2 e R C + max(e N (g + 1) F/P + w, e N (2 Hl + 2 Kl) D + max(s, w) - d),
+    // and e R C of a norm after a layer. w is what a column-parallel product makes for the gradient of its input: e N C, and
+    // with sequence parallelism that of all rows, the input of all rows, and their sum, e (2 N + R) C. d is what only the feed-forward half reads, dropped after it:
+    // e N (g + 1) F/P + e R C, of sandwich_norm e R C more, of parallel as much less, and there attention's half has
+    // e R C more. What has not been kept is there too: the layer's own with recompute full (of parallel half by
     // half), attention's in its half with recompute attention.
     std::size_t backward = 0;
     std::size_t communication = 0;  // staging of sums over ranks on the CPU

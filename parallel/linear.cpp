@@ -98,28 +98,31 @@ ColumnParallelLinear::ColumnParallelLinear(const ProcessGrid& grid,
     }
 }
 
-Tensor ColumnParallelLinear::forward(const Tensor& x) const {
+Tensor ColumnParallelLinear::forward(const Tensor& x, const SequenceRegion& region) const {
     const MemoryScope scope(parts_.front().name, kForward);
     const Tensor weight = whole(parts_, &Parameter::value);
+    const Tensor all = gather_rows(grid_, region, x);
     const Tensor y =
-        multiply(x, as_rows("ColumnParallelLinear::forward", "x", x, weight.size(1)), weight);
+        multiply(all, as_rows("ColumnParallelLinear::forward", "x", all, weight.size(1)), weight);
     if (has_bias()) add_bias(y, whole(biases_, &Parameter::value));
     return y;
 }
 
-Tensor ColumnParallelLinear::backward(const Tensor& dy, const Tensor& x) {
+Tensor ColumnParallelLinear::backward(const Tensor& dy,
+                                      const Tensor& x,
+                                      const SequenceRegion& region) {
     const MemoryScope scope(parts_.front().name, kBackward);
     constexpr const char* kOp = "ColumnParallelLinear::backward";
     const Tensor weight = whole(parts_, &Parameter::value);
     const Tensor dy_rows = as_rows(kOp, "dy", dy, weight.size(0));
-    const Tensor x_rows = as_rows(kOp, "x", x, weight.size(1));
+    // Each goes on beside a product: the gathering beside dx, the sum over ranks beside the weight gradient.
+    PendingRows gathering = start_gather_rows(grid_, region, x);
     const Tensor dx = input_gradient(dy, dy_rows, weight);
-    // The sum over ranks goes on beside the weight gradient.
-    Pending sum = start_sum_of_partial_products(grid_, dx);
+    const Tensor x_rows = as_rows(kOp, "x", gathering.wait(), weight.size(1));
+    PendingRows sum = start_sum_rows(grid_, region, dx);
     add_weight_gradient(dy_rows, x_rows, whole(parts_, &Parameter::grad));
     if (has_bias()) add_bias_gradient(dy_rows, whole(biases_, &Parameter::grad));
-    sum.wait();
-    return dx;
+    return sum.wait();
 }
 
 void ColumnParallelLinear::collect_parameters(ParameterList& list) {
@@ -141,10 +144,11 @@ RowParallelLinear::RowParallelLinear(const ProcessGrid& grid,
     if (bias) {
         bias_ =
             declare_bias(name, out_features, Sharding::replicated(grid.tp_rank(), grid.tp_size()));
+        bias_.gradient_sum = gradient_sum_over_rows(grid);
     }
 }
 
-Tensor RowParallelLinear::forward(const Tensor& x) const {
+Tensor RowParallelLinear::forward(const Tensor& x, const SequenceRegion& region) const {
     const MemoryScope scope(weight_.name, kForward);
     const Tensor& weight = weight_.value;
     const Tensor rows = as_rows("RowParallelLinear::forward", "x", x, weight.size(1));
@@ -153,22 +157,25 @@ Tensor RowParallelLinear::forward(const Tensor& x) const {
         y = sum_of_shards(grid_, multiply_by_shards(rows, weight, grid_.local_shards()))
                 .view({x.size(0), x.size(1), weight.size(0)});
     } else {
-        y = multiply(x, rows, weight);
-        sum_partial_products(grid_, y);
+        y = sum_rows(grid_, region, multiply(x, rows, weight));
     }
     if (has_bias()) add_bias(y, bias_.value);
     return y;
 }
 
-Tensor RowParallelLinear::backward(const Tensor& dy, const Tensor& x) {
+Tensor RowParallelLinear::backward(const Tensor& dy,
+                                   const Tensor& x,
+                                   const SequenceRegion& region) {
     const MemoryScope scope(weight_.name, kBackward);
     constexpr const char* kOp = "RowParallelLinear::backward";
     const Tensor& weight = weight_.value;
-    const Tensor dy_rows = as_rows(kOp, "dy", dy, weight.size(0));
+    PendingRows gathering = start_gather_rows(grid_, region, dy);
+    if (has_bias()) add_bias_gradient(as_rows(kOp, "dy", dy, weight.size(0)), bias_.grad);
+    const Tensor all = gathering.wait();
+    const Tensor dy_rows = as_rows(kOp, "dy", all, weight.size(0));
     const Tensor x_rows = as_rows(kOp, "x", x, weight.size(1));
     add_weight_gradient(dy_rows, x_rows, weight_.grad);
-    if (has_bias()) add_bias_gradient(dy_rows, bias_.grad);  // whole: dy is
-    return input_gradient(dy, dy_rows, weight);
+    return input_gradient(all, dy_rows, weight);
 }
 
 void RowParallelLinear::collect_parameters(ParameterList& list) {

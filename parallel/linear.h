@@ -1,6 +1,9 @@
 // Linear layers cut over tensor-parallel ranks (Shoeybi et al. 2019, Megatron-LM, section 3). Weights are
 // [out, in], y = x W^T + b. Biases are fp32, start at 0 and take no weight decay.
 //
+// Between two such layers all rows of the inner width are there, cut over ranks by width. Outside, the width is whole
+// and rows are as the region holds them (sequence_region.h): [B, T, width], all on every rank, or a part of them.
+//
 // B batch, T positions, I input width, O output width, P tensor-parallel size.
 #pragma once
 
@@ -9,6 +12,7 @@
 
 #include "framework/parameter.h"
 #include "parallel/process_grid.h"
+#include "parallel/sequence_region.h"
 
 namespace evenkeel {
 
@@ -36,11 +40,12 @@ class ColumnParallelLinear {
     std::int64_t part_begin(int part) const { return offsets_[part]; }
     std::int64_t part_end(int part) const { return offsets_[part + 1]; }
 
-    // x [B, T, I], replicated over TP; returns [B, T, local O], parts side by side.
-    Tensor forward(const Tensor& x) const;
-    // dy [B, T, local O], x as in forward. Adds to the gradients of weights and biases; returns dx [B, T, I], summed
-    // over TP.
-    Tensor backward(const Tensor& dy, const Tensor& x);
+    // x [B, T, I] as the region holds it; returns [B, T, local O], parts side by side.
+    Tensor forward(const Tensor& x, const SequenceRegion& region = {}) const;
+    // dy [B, T, local O], x as in forward: where it is cut, it is gathered once more, beside the product that makes
+    // dx. Adds to the gradients of weights and biases; returns dx like x, summed over TP beside the product that
+    // makes the gradient of the weights.
+    Tensor backward(const Tensor& dy, const Tensor& x, const SequenceRegion& region = {});
 
     const Parameter& part(int index) const { return parts_[index]; }
     bool has_bias() const { return !biases_.empty(); }
@@ -55,7 +60,8 @@ class ColumnParallelLinear {
 };
 
 // W is cut by columns: each rank holds the columns of its own inputs; the products are summed over TP. The bias
-// is whole on every rank, and added once, to the sum.
+// is whole on every rank, and added once, to the sum: with sequence parallelism each rank adds it to its own rows,
+// whose gradient is then a part of the bias's.
 class RowParallelLinear {
   public:
     // sharding: along dim 1 of [O, I].
@@ -67,10 +73,10 @@ class RowParallelLinear {
                       DType type,
                       bool bias = false);
 
-    // x [B, T, local I]; returns y [B, T, O], replicated over TP.
-    Tensor forward(const Tensor& x) const;
-    // dy [B, T, O] replicated; adds to the gradients of weight and bias; returns dx [B, T, local I].
-    Tensor backward(const Tensor& dy, const Tensor& x);
+    // x [B, T, local I]; returns y [B, T, O] as the region holds it.
+    Tensor forward(const Tensor& x, const SequenceRegion& region = {}) const;
+    // dy like y; adds to the gradients of weight and bias; returns dx [B, T, local I].
+    Tensor backward(const Tensor& dy, const Tensor& x, const SequenceRegion& region = {});
 
     const Parameter& weight() const { return weight_; }
     bool has_bias() const { return !bias_.name.empty(); }

@@ -15,6 +15,9 @@ void ParallelConfig::visit_fields(ConfigVisitor& v) {
             "ranks that share every layer (heads, MLP width, vocabulary)");
     v.field("data_parallel", data_parallel,
             "copies of the model that split the batch; 0: all ranks divided by tensor_parallel");
+    v.field("sequence_parallel", sequence_parallel,
+            "tensor-parallel ranks share the tokens between products (norms, residual adds), which "
+            "takes less memory");
     v.field("timeout_seconds", timeout_seconds,
             "longest wait for another rank before the job ends with an error");
     v.choice("communication", communication, kCommunicationNames,
@@ -86,6 +89,7 @@ ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config, Devi
                        (config.virtual_shards == 0 || device == Device::kCpu),
                    kOp, "virtual_shards: got ", config.virtual_shards, " on ", name_of(device),
                    ", want a multiple of ", config.tensor_parallel, " on the CPU");
+    sequence_parallel_ = config.sequence_parallel && config.tensor_parallel > 1;
     local_shards_ = config.virtual_shards / config.tensor_parallel;
     const int tp = static_cast<int>(config.tensor_parallel);
     tensor_ = on_device(world.split(world.rank() / tp, "tensor"));

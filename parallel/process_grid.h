@@ -16,6 +16,7 @@ namespace evenkeel {
 struct ParallelConfig {
     std::int64_t tensor_parallel = 1;
     std::int64_t data_parallel = 0;  // 0: all ranks there are, divided by tensor_parallel
+    bool sequence_parallel = false;  // see sequence_region.h; nothing with one tensor-parallel rank
     double timeout_seconds = 300.0;  // longest wait for other ranks
     Communication communication = Communication::kNccl;  // between GPUs
     // 1: each data-parallel rank has master weights and moments of its part of each parameter bucket only
@@ -48,6 +49,7 @@ class ProcessGrid {
     int dp_size() const { return data_->size(); }
     // How the optimizer's state lies on the data-parallel ranks.
     StateRanks state_ranks() const { return {dp_size(), dp_rank(), zero_stage_ == 1}; }
+    bool sequence_parallel() const { return sequence_parallel_; }
     // ParallelConfig::virtual_shards over tp_size(): the parts that this rank forms; 0: not asked for.
     std::int64_t local_shards() const { return local_shards_; }
     // The TP ranks that hold the same KV head when there are more ranks than KV heads; a group of one
@@ -62,6 +64,7 @@ class ProcessGrid {
     Communication communication_;
     double timeout_seconds_;
     std::int64_t zero_stage_;
+    bool sequence_parallel_ = false;
     std::int64_t local_shards_ = 0;
     GpuAssignment gpu_;
     std::unique_ptr<Communicator> tensor_;

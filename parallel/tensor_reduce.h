@@ -1,4 +1,4 @@
-// The one place where layer results and gradients are summed across ranks. Layers never call a
+// The one place where layer results and gradients are summed across ranks, with sequence_region.h. Layers never call a
 // communicator themselves, so another order of summation (a fixed tree over virtual shards, say) can be
 // put here without touching them.
 #pragma once

@@ -2,7 +2,6 @@
 
 #include "framework/memory_scope.h"
 #include "parallel/embedding.h"
-#include "parallel/tensor_reduce.h"
 #include "parallel/vocab_backends.h"
 
 namespace evenkeel {
@@ -132,7 +131,7 @@ VocabParallelEmbedding::VocabParallelEmbedding(const ProcessGrid& grid,
           Sharding::sharded_unevenly(0, vocab_size, grid.tp_rank(), grid.tp_size()),
           type)) {}
 
-Tensor VocabParallelEmbedding::forward(const Tensor& tokens) const {
+Tensor VocabParallelEmbedding::forward(const Tensor& tokens, const SequenceRegion& region) const {
     const MemoryScope scope(weight_.name, " (forward)");
     EVENKEEL_CHECK(tokens.defined() && tokens.rank() == 2, "VocabParallelEmbedding::forward",
                    "tokens: want [B, T]");
@@ -142,18 +141,20 @@ Tensor VocabParallelEmbedding::forward(const Tensor& tokens) const {
                               weight_.value.device());  // [B, T, C]
     embedding_forward(tokens.view({tokens.numel()}), weight_.value, weight_.sharding.begin,
                       weight_.global_shape[0], y.view({tokens.numel(), width}));
-    sum_partial_products(grid_, y);  // one rank's row and zeros: exact
-    return y;
+    return sum_rows(grid_, region, y);  // one rank's row and zeros: exact
 }
 
-void VocabParallelEmbedding::backward(const Tensor& dy, const Tensor& tokens) {
+void VocabParallelEmbedding::backward(const Tensor& dy,
+                                      const Tensor& tokens,
+                                      const SequenceRegion& region) {
     const MemoryScope scope(weight_.name, " (backward)");
     constexpr const char* kOp = "VocabParallelEmbedding::backward";
     EVENKEEL_CHECK(tokens.defined() && tokens.rank() == 2, kOp, "tokens: want [B, T]");
     const std::int64_t width = weight_.global_shape[1];
-    check_shape(kOp, "dy", dy, {tokens.size(0), tokens.size(1), width});  // [B, T, C]
-    EVENKEEL_CHECK(dy.is_contiguous(), kOp, "dy: want a contiguous tensor");
-    embedding_backward(dy.view({tokens.numel(), width}), tokens.view({tokens.numel()}),
+    const Tensor all = gather_rows(grid_, region, dy);
+    check_shape(kOp, "dy", all, {tokens.size(0), tokens.size(1), width});  // [B, T, C]
+    EVENKEEL_CHECK(all.is_contiguous(), kOp, "dy: want a contiguous tensor");
+    embedding_backward(all.view({tokens.numel(), width}), tokens.view({tokens.numel()}),
                        weight_.sharding.begin, weight_.global_shape[0], weight_.grad);
 }
 

@@ -9,6 +9,7 @@
 
 #include "framework/parameter.h"
 #include "parallel/process_grid.h"
+#include "parallel/sequence_region.h"
 
 namespace evenkeel {
 
@@ -29,10 +30,10 @@ class VocabParallelEmbedding {
                            DType type);
 
     // tokens [B, T] int32 on the weight's device, each in [0, V) (else as embedding.h says); returns
-    // [B, T, C], replicated.
-    Tensor forward(const Tensor& tokens) const;
-    // Adds to the weight gradient. Deterministic: rows are summed in token order.
-    void backward(const Tensor& dy, const Tensor& tokens);
+    // [B, T, C] as the region holds it.
+    Tensor forward(const Tensor& tokens, const SequenceRegion& region = {}) const;
+    // dy as forward's result. Adds to the weight gradient. Deterministic: rows are summed in token order.
+    void backward(const Tensor& dy, const Tensor& tokens, const SequenceRegion& region = {});
 
     Parameter& weight() { return weight_; }  // [V/P, C]
     void collect_parameters(ParameterList& list);

@@ -4,6 +4,9 @@
 //   parallel_block.h  y = x + attention(n) + feed_forward(n), n = norm(x)
 //   ngpt_block.h      both additions as steps on the unit sphere
 //
+// The stream is [B, T, C] as the layout's region holds it: each rank all rows, or with sequence parallelism its part
+// of them, and then all that is said of B T rows below holds of that part.
+//
 // B batch, T positions, C width, P tensor-parallel size.
 #pragma once
 
@@ -44,7 +47,7 @@ class DecoderBlock {
 
     virtual void initialize(std::uint64_t seed);
 
-    // x and y [B, T, C], replicated over TP. stats null: no telemetry; probe null: no checks.
+    // x and y [B, T, C]. stats null: no telemetry; probe null: no checks.
     virtual Tensor forward(const Tensor& x,
                            const SequenceLayout& layout,
                            DecoderBlockSaved& saved,
@@ -58,7 +61,7 @@ class DecoderBlock {
     virtual void backward(const Tensor& gradient,
                           const SequenceLayout& layout,
                           DecoderBlockSaved& saved) = 0;
-    // Forward for the next T tokens of a sequence whose earlier ones are in the cache.
+    // Forward for the next T tokens of a sequence whose earlier ones are in the cache; x whole on every rank.
     virtual Tensor decode(const Tensor& x, KvCache& cache) = 0;
     virtual void collect_parameters(ParameterList& list) = 0;
 

@@ -39,12 +39,15 @@ void FeedForward::initialize(double weight_std, double output_std, std::uint64_t
     init_normal(down_.weight(), output_std, seed);
 }
 
-void FeedForward::activate(const Tensor& x, FeedForwardSaved& saved) const {
+void FeedForward::activate(const Tensor& x,
+                           const SequenceRegion& region,
+                           FeedForwardSaved& saved) const {
     saved.x = x;
-    saved.inner = in_.forward(x);  // [B, T, 2 F/P] or [B, T, F/P]
+    saved.inner = in_.forward(x, region);  // [B, T, 2 F/P] or [B, T, F/P]
     const std::int64_t halves = is_gated(activation_) ? 2 : 1;
-    saved.hidden = Tensor::uninitialized({x.size(0), x.size(1), in_.local_out_features() / halves},
-                                         x.dtype(), x.device());  // [B, T, F/P]
+    saved.hidden = Tensor::uninitialized(
+        {saved.inner.size(0), saved.inner.size(1), in_.local_out_features() / halves}, x.dtype(),
+        x.device());  // [B, T, F/P]
     switch (activation_) {
         case Activation::kSwiGlu:
             swiglu_forward(saved.inner, saved.hidden);
@@ -58,9 +61,12 @@ void FeedForward::activate(const Tensor& x, FeedForwardSaved& saved) const {
     }
 }
 
-Tensor FeedForward::forward(const Tensor& x, FeedForwardSaved& saved, FiniteProbe* probe) const {
-    activate(x, saved);
-    Tensor y = down_.forward(saved.hidden);  // [B, T, C]
+Tensor FeedForward::forward(const Tensor& x,
+                            const SequenceRegion& region,
+                            FeedForwardSaved& saved,
+                            FiniteProbe* probe) const {
+    activate(x, region, saved);
+    Tensor y = down_.forward(saved.hidden, region);  // like x
     if (probe != nullptr) {
         probe->check(prefix_ + ".inner (forward)", saved.inner);
         probe->check(prefix_ + ".hidden (forward)", saved.hidden);
@@ -69,8 +75,10 @@ Tensor FeedForward::forward(const Tensor& x, FeedForwardSaved& saved, FiniteProb
     return y;
 }
 
-Tensor FeedForward::backward(const Tensor& dy, const FeedForwardSaved& saved) {
-    const Tensor dhidden = down_.backward(dy, saved.hidden);  // [B, T, F/P]
+Tensor FeedForward::backward(const Tensor& dy,
+                             const SequenceRegion& region,
+                             const FeedForwardSaved& saved) {
+    const Tensor dhidden = down_.backward(dy, saved.hidden, region);  // [B, T, F/P]
     const Tensor dinner =
         Tensor::uninitialized(saved.inner.shape(), dy.dtype(), dy.device());  // as inner
     switch (activation_) {
@@ -84,7 +92,7 @@ Tensor FeedForward::backward(const Tensor& dy, const FeedForwardSaved& saved) {
             geglu_backward(dhidden, saved.inner, dinner);
             break;
     }
-    return in_.backward(dinner, saved.x);
+    return in_.backward(dinner, saved.x, region);
 }
 
 void FeedForward::collect_parameters(ParameterList& list) {

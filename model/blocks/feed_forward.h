@@ -15,7 +15,7 @@ namespace evenkeel {
 
 // What forward keeps for backward.
 struct FeedForwardSaved {
-    Tensor x;       // [B, T, C]
+    Tensor x;       // [B, T, C] as the region holds it
     Tensor inner;   // [B, T, 2 F/P]: gate, then up; [B, T, F/P] with GELU
     Tensor hidden;  // [B, T, F/P], after the activation
 };
@@ -32,12 +32,15 @@ class FeedForward {
     // Normal weights with the given deviations; w_down gets output_std.
     void initialize(double weight_std, double output_std, std::uint64_t seed);
 
-    // x and y [B, T, C], replicated over TP.
-    Tensor forward(const Tensor& x, FeedForwardSaved& saved, FiniteProbe* probe) const;
+    // x and y [B, T, C] as the region holds them.
+    Tensor forward(const Tensor& x,
+                   const SequenceRegion& region,
+                   FeedForwardSaved& saved,
+                   FiniteProbe* probe) const;
     // What backward reads of it, all but the last product.
-    void activate(const Tensor& x, FeedForwardSaved& saved) const;
-    // dy [B, T, C]; adds to parameter gradients; returns dx.
-    Tensor backward(const Tensor& dy, const FeedForwardSaved& saved);
+    void activate(const Tensor& x, const SequenceRegion& region, FeedForwardSaved& saved) const;
+    // dy like y; adds to parameter gradients; returns dx.
+    Tensor backward(const Tensor& dy, const SequenceRegion& region, const FeedForwardSaved& saved);
 
     // w_gate (gated only) and w_up, in this order; then what maps the inner width back.
     const Parameter& in(int index) const { return in_.part(index); }

@@ -5,6 +5,7 @@
 #include "framework/memory_scope.h"
 #include "model/ops/elementwise.h"
 #include "model/ops/normalized_update.h"
+#include "parallel/sequence_region.h"
 
 namespace evenkeel {
 namespace {
@@ -15,6 +16,7 @@ Parameter make_rate(const ProcessGrid& grid, const std::string& name, std::int64
     Parameter rate = declare_parameter(
         name, {width}, Sharding::replicated(grid.tp_rank(), grid.tp_size()), DType::kFloat32);
     rate.weight_decay = false;
+    rate.gradient_sum = gradient_sum_over_rows(grid);
     return rate;
 }
 
@@ -46,14 +48,17 @@ void NgptBlock::initialize(std::uint64_t seed) {
     init_constant(feed_forward_rate_, first);
 }
 
-void NgptBlock::add_attention(DecoderBlockSaved& saved) {
-    saved.attention_out = attention_.project(saved.attention);
+void NgptBlock::add_attention(const SequenceLayout& layout, DecoderBlockSaved& saved) {
+    saved.attention_out = attention_.project(layout, saved.attention);
     saved.residual =
         moved(saved.x, saved.attention_out, attention_rate_, rate_factor_, saved.attention_inverse);
 }
 
-Tensor NgptBlock::add_feed_forward(DecoderBlockSaved& saved, FiniteProbe* probe) {
-    saved.feed_forward_out = feed_forward_.forward(saved.residual, saved.feed_forward, probe);
+Tensor NgptBlock::add_feed_forward(const SequenceLayout& layout,
+                                   DecoderBlockSaved& saved,
+                                   FiniteProbe* probe) {
+    saved.feed_forward_out =
+        feed_forward_.forward(saved.residual, layout.region, saved.feed_forward, probe);
     return moved(saved.residual, saved.feed_forward_out, feed_forward_rate_, rate_factor_,
                  saved.feed_forward_inverse);
 }
@@ -66,14 +71,14 @@ Tensor NgptBlock::forward(const Tensor& x,
     saved.x = x;
     const MemoryScope of_attention(prefix_, ".attention (forward)");
     attention_.attend(x, layout, saved.attention, stats);
-    add_attention(saved);
+    add_attention(layout, saved);
     if (probe != nullptr) {
         probe_attention(*probe, saved.attention);
         probe->check(prefix_ + ".attention (forward)", saved.attention_out);
         probe->check(prefix_ + " hidden state after attention (forward)", saved.residual);
     }
     const MemoryScope of_feed_forward(prefix_, ".feed_forward (forward)");
-    Tensor y = add_feed_forward(saved, probe);
+    Tensor y = add_feed_forward(layout, saved, probe);
     if (probe != nullptr) {
         probe->check(prefix_ + " hidden state after feed_forward (forward)", y);
     }
@@ -86,9 +91,9 @@ void NgptBlock::backward(const Tensor& gradient,
     if (recompute_ == Recompute::kFull) {
         const MemoryScope of_attention(prefix_, ".attention (made again)");
         attention_.attend(saved.x, layout, saved.attention, nullptr);
-        add_attention(saved);
+        add_attention(layout, saved);
         const MemoryScope of_feed_forward(prefix_, ".feed_forward (made again)");
-        add_feed_forward(saved, nullptr);
+        add_feed_forward(layout, saved, nullptr);
     }
     const Tensor dout =
         Tensor::uninitialized(gradient.shape(), gradient.dtype(), gradient.device());
@@ -97,7 +102,7 @@ void NgptBlock::backward(const Tensor& gradient,
         normalized_update_backward(
             gradient, saved.residual, saved.feed_forward_out, feed_forward_rate_.value,
             rate_factor_, saved.feed_forward_inverse, gradient, dout, feed_forward_rate_.grad);
-        add_in_place(gradient, feed_forward_.backward(dout, saved.feed_forward));
+        add_in_place(gradient, feed_forward_.backward(dout, layout.region, saved.feed_forward));
         saved.feed_forward = {};
         saved.feed_forward_out = {};
     }
@@ -118,7 +123,7 @@ Tensor NgptBlock::decode(const Tensor& x, KvCache& cache) {
     const Tensor residual =
         moved(x, attention_.decode(x, cache), attention_rate_, rate_factor_, inverse);
     FeedForwardSaved unused;
-    return moved(residual, feed_forward_.forward(residual, unused, nullptr), feed_forward_rate_,
+    return moved(residual, feed_forward_.forward(residual, {}, unused, nullptr), feed_forward_rate_,
                  rate_factor_, inverse);
 }
 

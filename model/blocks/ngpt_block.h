@@ -34,8 +34,10 @@ class NgptBlock : public DecoderBlock {
 
   private:
     // The stream after attention's part of the block, and after the feed-forward layer's.
-    void add_attention(DecoderBlockSaved& saved);
-    Tensor add_feed_forward(DecoderBlockSaved& saved, FiniteProbe* probe);
+    void add_attention(const SequenceLayout& layout, DecoderBlockSaved& saved);
+    Tensor add_feed_forward(const SequenceLayout& layout,
+                            DecoderBlockSaved& saved,
+                            FiniteProbe* probe);
 
     double rate_factor_;  // from parameter to alpha
     Parameter attention_rate_, feed_forward_rate_;

@@ -1,6 +1,7 @@
 #include "model/blocks/norm.h"
 
 #include "model/ops/elementwise.h"
+#include "parallel/sequence_region.h"
 
 namespace evenkeel {
 namespace {
@@ -9,6 +10,7 @@ Parameter of_channels(const ProcessGrid& grid, const std::string& name, std::int
     Parameter parameter = declare_parameter(
         name, {width}, Sharding::replicated(grid.tp_rank(), grid.tp_size()), DType::kFloat32);
     parameter.weight_decay = false;
+    parameter.gradient_sum = gradient_sum_over_rows(grid);
     return parameter;
 }
 

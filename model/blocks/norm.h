@@ -1,6 +1,6 @@
 // A norm of the residual stream, a layer with its gain and bias: RMSNorm (Zhang and Sennrich 2019, eq. 4) or
-// LayerNorm (Ba et al. 2016, eq. 4). Every tensor-parallel rank holds all of them and sees all tokens, so
-// nothing is communicated.
+// LayerNorm (Ba et al. 2016, eq. 4). Every tensor-parallel rank holds all of them and sees all tokens or, with
+// sequence parallelism, some whole ones, so nothing is communicated.
 //
 // B batch, T positions, C width.
 #pragma once
@@ -22,8 +22,8 @@ class Norm {
     // To a factor of 1, whatever gain makes it, and a bias of 0.
     void initialize();
 
-    // x [B, T, C]; returns y like x. statistics, made here and kept for backward, fp32: [B T] of RMSNorm,
-    // [2, B T] of LayerNorm (elementwise.h).
+    // x [B, T, C], or of some tokens [1, N, C], and then N stands for B T; returns y like x. statistics, made here and
+    // kept for backward, fp32: [B T] of RMSNorm, [2, B T] of LayerNorm (elementwise.h).
     Tensor forward(const Tensor& x, Tensor& statistics) const;
     // dx = or, with accumulate, += the input gradient; adds to those of the gain and the bias.
     void backward(const Tensor& dy,

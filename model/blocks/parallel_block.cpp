@@ -34,7 +34,7 @@ Tensor ParallelBlock::forward(const Tensor& x,
     }
     add_in_place(y, x);
     const MemoryScope of_feed_forward(prefix_, ".feed_forward (forward)");
-    add_in_place(y, feed_forward_.forward(normed, saved.feed_forward, probe));
+    add_in_place(y, feed_forward_.forward(normed, layout.region, saved.feed_forward, probe));
     if (probe != nullptr) probe->check(prefix_ + " residual (forward)", y);
     return y;
 }
@@ -45,13 +45,14 @@ void ParallelBlock::backward(const Tensor& gradient,
                              DecoderBlockSaved& saved) {
     if (recompute_ == Recompute::kFull) {
         const MemoryScope scope(prefix_, ".feed_forward (made again)");
-        feed_forward_.activate(norm_.forward(saved.x, saved.rstd_attention), saved.feed_forward);
+        feed_forward_.activate(norm_.forward(saved.x, saved.rstd_attention), layout.region,
+                               saved.feed_forward);
     }
     const Tensor normed = saved.feed_forward.x;
     Tensor dnormed;
     {
         const MemoryScope scope(prefix_, ".feed_forward (backward)");
-        dnormed = feed_forward_.backward(gradient, saved.feed_forward);
+        dnormed = feed_forward_.backward(gradient, layout.region, saved.feed_forward);
         saved.feed_forward = {};
     }
     if (recompute_ != Recompute::kNone) {
@@ -70,7 +71,7 @@ Tensor ParallelBlock::decode(const Tensor& x, KvCache& cache) {
     const Tensor y = attention_.decode(normed, cache);
     add_in_place(y, x);
     FeedForwardSaved unused_saved;
-    add_in_place(y, feed_forward_.forward(normed, unused_saved, nullptr));
+    add_in_place(y, feed_forward_.forward(normed, {}, unused_saved, nullptr));
     return y;
 }
 

@@ -82,8 +82,10 @@ void ResidualBlock::attend(const SequenceLayout& layout,
     attention_.attend(given, layout, saved.attention, stats);
 }
 
-void ResidualBlock::add_attention(DecoderBlockSaved& saved, FiniteProbe* probe) {
-    const Tensor out = attention_.project(saved.attention);
+void ResidualBlock::add_attention(const SequenceLayout& layout,
+                                  DecoderBlockSaved& saved,
+                                  FiniteProbe* probe) {
+    const Tensor out = attention_.project(layout, saved.attention);
     if (probe != nullptr) {
         if (of_attention_.pre.has_value()) {
             probe->check(prefix_ + ".attention_norm (forward)", saved.attention.x);
@@ -103,7 +105,7 @@ Tensor ResidualBlock::forward(const Tensor& x,
     saved.x = x;
     const MemoryScope of_attention(prefix_, ".attention (forward)");
     attend(layout, saved, stats);
-    add_attention(saved, probe);
+    add_attention(layout, saved, probe);
 
     const MemoryScope of_feed_forward(prefix_, ".feed_forward (forward)");
     const Tensor given = before(of_feed_forward_.pre, saved.residual, saved.rstd_feed_forward);
@@ -113,7 +115,7 @@ Tensor ResidualBlock::forward(const Tensor& x,
             probe->check(prefix_ + ".feed_forward_norm (forward)", given);
         }
     }
-    const Tensor out = feed_forward_.forward(given, saved.feed_forward, probe);
+    const Tensor out = feed_forward_.forward(given, layout.region, saved.feed_forward, probe);
     if (of_feed_forward_.post.has_value()) saved.feed_forward_out = out;
     Tensor y = after(of_feed_forward_.post, out, saved.residual, saved.rstd_feed_forward_post);
     if (probe != nullptr) probe->check(prefix_ + " residual after feed_forward (forward)", y);
@@ -123,14 +125,15 @@ Tensor ResidualBlock::forward(const Tensor& x,
 void ResidualBlock::make_again(const SequenceLayout& layout, DecoderBlockSaved& saved) {
     const MemoryScope of_attention(prefix_, ".attention (made again)");
     attend(layout, saved, nullptr);
-    add_attention(saved, nullptr);
+    add_attention(layout, saved, nullptr);
     const MemoryScope of_feed_forward(prefix_, ".feed_forward (made again)");
     const Tensor given = before(of_feed_forward_.pre, saved.residual, saved.rstd_feed_forward);
     // Where no norm follows nobody reads what the layer returns.
     if (!of_feed_forward_.post.has_value()) {
-        return feed_forward_.activate(given, saved.feed_forward);
+        return feed_forward_.activate(given, layout.region, saved.feed_forward);
     }
-    saved.feed_forward_out = feed_forward_.forward(given, saved.feed_forward, nullptr);
+    saved.feed_forward_out =
+        feed_forward_.forward(given, layout.region, saved.feed_forward, nullptr);
     of_feed_forward_.post->forward(saved.feed_forward_out, saved.rstd_feed_forward_post);
 }
 
@@ -143,7 +146,7 @@ void ResidualBlock::backward(const Tensor& gradient,
         const Tensor dfeed_forward = feed_forward_.backward(
             before_backward(of_feed_forward_.post, gradient, saved.feed_forward_out,
                             saved.rstd_feed_forward_post),
-            saved.feed_forward);
+            layout.region, saved.feed_forward);
         after_backward(of_feed_forward_.pre, dfeed_forward, saved.residual, saved.rstd_feed_forward,
                        gradient);
         saved.feed_forward = {};
@@ -168,7 +171,7 @@ Tensor ResidualBlock::decode(const Tensor& x, KvCache& cache) {
         after(of_attention_.post, attention_.decode(before(of_attention_.pre, x, unused), cache), x,
               unused);
     FeedForwardSaved unused_saved;
-    const Tensor out = feed_forward_.forward(before(of_feed_forward_.pre, residual, unused),
+    const Tensor out = feed_forward_.forward(before(of_feed_forward_.pre, residual, unused), {},
                                              unused_saved, nullptr);
     return after(of_feed_forward_.post, out, residual, unused);
 }

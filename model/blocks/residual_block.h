@@ -49,7 +49,7 @@ class ResidualBlock : public DecoderBlock {
     // From saved.x: what attention's output projection reads.
     void attend(const SequenceLayout& layout, DecoderBlockSaved& saved, AttentionStats* stats);
     // From there: the stream after attention's part of the block.
-    void add_attention(DecoderBlockSaved& saved, FiniteProbe* probe);
+    void add_attention(const SequenceLayout& layout, DecoderBlockSaved& saved, FiniteProbe* probe);
     // All that backward reads, from saved.x.
     void make_again(const SequenceLayout& layout, DecoderBlockSaved& saved);
 

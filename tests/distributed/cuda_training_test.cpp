@@ -21,6 +21,7 @@ struct Layout {
     const char* name;
     bool tensor_parallel;  // else data parallel
     Communication communication;
+    bool sequence_parallel = false;
 };
 
 class CudaTrainingTest : public ::testing::TestWithParam<Layout> {
@@ -32,6 +33,7 @@ class CudaTrainingTest : public ::testing::TestWithParam<Layout> {
         }
         config_.tensor_parallel = GetParam().tensor_parallel ? world().size() : 1;
         config_.communication = GetParam().communication;
+        config_.sequence_parallel = GetParam().sequence_parallel;
         grid_ = std::make_unique<ProcessGrid>(world(), config_, Device::kCuda);
         stream_.emplace();
         scope_.emplace(*stream_);
@@ -89,8 +91,13 @@ TEST_P(CudaTrainingTest, CommunicatesAsOftenAsOnTheCpu) {
     counts = {};
     testing::forward_backward(model, testing::part_of(testing::random_batch(2, 33, 32, 1), model));
     // Two sums a layer each way; embedding, the loss's two, and the projection's input gradient.
-    EXPECT_EQ(counts.all_reduces, 4 * config.num_layers + 4);
-    EXPECT_EQ(counts.reduce_scatters + counts.all_gathers + counts.broadcasts, 0);
+    const bool cut = grid_->sequence_parallel();
+    const std::int64_t sums = 4 * config.num_layers + 2;
+    EXPECT_EQ(counts.all_reduces, (cut ? 0 : sums) + 2);
+    EXPECT_EQ(counts.reduce_scatters, cut ? sums : 0);
+    // What has been scattered is gathered; inputs of products once more in backward.
+    EXPECT_EQ(counts.all_gathers, cut ? sums + 2 * config.num_layers + 1 : 0);
+    EXPECT_EQ(counts.broadcasts, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -99,7 +106,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(Layout{"TensorParallelNccl", true, Communication::kNccl},
                       Layout{"DataParallelNccl", false, Communication::kNccl},
                       Layout{"TensorParallelStaged", true, Communication::kStaged},
-                      Layout{"DataParallelStaged", false, Communication::kStaged}),
+                      Layout{"DataParallelStaged", false, Communication::kStaged},
+                      Layout{"SequenceParallelNccl", true, Communication::kNccl, true},
+                      Layout{"SequenceParallelStaged", true, Communication::kStaged, true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -8,25 +8,37 @@
 namespace evenkeel {
 namespace {
 
-void expect_planned(const ModelConfig& config,
+struct Peak {
+    MemoryPlan plan;
+    std::size_t measured;
+};
+
+// Expects the plan to be right, and returns both.
+Peak expect_planned(const ModelConfig& config,
                     std::int64_t micro_batch_size,
                     Device device = Device::kCpu,
-                    std::int64_t seq_len = 256) {
+                    std::int64_t seq_len = 256,
+                    bool sequence_parallel = false) {
     const std::int64_t ranks = testing::world().size();
-    const ProcessGrid grid(
-        testing::world(),
-        {.tensor_parallel = ranks, .data_parallel = 1, .communication = Communication::kStaged},
-        device);
+    const ProcessGrid grid(testing::world(),
+                           {.tensor_parallel = ranks,
+                            .data_parallel = 1,
+                            .sequence_parallel = sequence_parallel,
+                            .communication = Communication::kStaged},
+                           device);
     const StepShape shape{.device = device,
                           .tensor_parallel = ranks,
                           .micro_batch_size = micro_batch_size,
-                          .seq_len = seq_len};
+                          .seq_len = seq_len,
+                          .sequence_parallel = sequence_parallel};
     const MemoryPlan plan = plan_memory(config, shape);
     const auto predicted = static_cast<double>(plan.peak());
-    const auto measured = static_cast<double>(testing::measured_peak(grid, config, shape));
+    const std::size_t bytes = testing::measured_peak(grid, config, shape);
+    const auto measured = static_cast<double>(bytes);
     EXPECT_NEAR(predicted / measured, 1.0, 0.05)
         << "predicted " << predicted << " bytes, measured " << measured << "\n"
         << to_text(plan);
+    return {plan, bytes};
 }
 
 TEST(MemoryPlanOfRanks, PredictsThePeakOfEachRankWithinFivePercent) {
@@ -40,9 +52,32 @@ TEST(MemoryPlanOfRanks, CountsKeyValueHeadsThatRanksShare) {
     expect_planned(config, 2);
 }
 
+// Of more layers, each of which keeps a part of what its norms read and make.
+TEST(MemoryPlanOfRanks, PredictsWhatSequenceParallelismSavesInEveryArchitecture) {
+    for (const Architecture architecture :
+         {Architecture::kPreNorm, Architecture::kPostNorm, Architecture::kSandwichNorm,
+          Architecture::kParallel, Architecture::kNgpt}) {
+        SCOPED_TRACE(static_cast<int>(architecture));
+        ModelConfig config = testing::planned_model();
+        if (architecture == Architecture::kNgpt) apply_method("ngpt", config);
+        config.architecture = architecture;
+        config.num_layers = 6;
+        const Peak whole = expect_planned(config, 2);
+        const Peak cut = expect_planned(config, 2, Device::kCpu, 256, true);
+        const auto planned = static_cast<double>(whole.plan.peak() - cut.plan.peak());
+        const auto saved = static_cast<double>(whole.measured) - static_cast<double>(cut.measured);
+        EXPECT_NEAR(saved / planned, 1.0, 0.02)
+            << "bytes saved: " << saved << ", planned " << planned;
+        EXPECT_GT(saved, 0.1 * static_cast<double>(whole.plan.saved));
+    }
+}
+
 TEST(MemoryPlanOfRanks, PredictsThePeakOfEachGpuWithinFivePercent) {
+    if (testing::world().size() > 2) GTEST_SKIP() << "the model has two heads";
     for (const Device device : testing::test_gpus()) {
-        expect_planned(testing::planned_gpu_model(Activation::kSwiGlu), 2, device, 64);
+        const ModelConfig config = testing::planned_gpu_model(Activation::kSwiGlu);
+        expect_planned(config, 2, device, 64);
+        expect_planned(config, 2, device, 64, true);
     }
 }
 

@@ -144,6 +144,22 @@ TEST(RunConfigTest, RejectsWhatTheFirstStepWouldReject) {
               std::string::npos);
 }
 
+TEST(RunConfigTest, RejectsTokensThatSequenceParallelRanksCannotShare) {
+    RunConfig config = valid_config();
+    config.parallel.tensor_parallel = 2;
+    config.parallel.sequence_parallel = true;
+    config.trainer.seq_len = 255;
+    config.trainer.micro_batch_size = 2;
+    EXPECT_EQ(complaint(config, 2), "");
+    config.trainer.micro_batch_size = 1;
+    EXPECT_NE(complaint(config, 2).find("parallel.sequence_parallel: got trainer.micro_batch_size "
+                                        "x trainer.seq_len = 255 tokens, want a multiple of "
+                                        "parallel.tensor_parallel (2)"),
+              std::string::npos);
+    config.parallel.sequence_parallel = false;
+    EXPECT_EQ(complaint(config, 2), "");
+}
+
 TEST(RunConfigTest, RejectsSizesWhoseProductsOverflow) {
     RunConfig config = valid_config();
     config.parallel.tensor_parallel = 7;

@@ -35,16 +35,20 @@ struct TrainingCurve {
     std::vector<double> losses, norms;
 };
 
-// Steps first, first + 1, .. on two micro-batches, the same in each, with clipping. Collective over the
-// model's ranks.
-inline TrainingCurve train_steps(LanguageModel& model, int first, int steps) {
+// Steps first, first + 1, .. on two micro-batches of sequences (of all data-parallel ranks) and positions, the same
+// in each, with clipping. Collective over the model's ranks.
+inline TrainingCurve train_steps(LanguageModel& model,
+                                 int first,
+                                 int steps,
+                                 std::int64_t sequences = 2,
+                                 std::int64_t positions = 33) {
     const Tensor numbers = Tensor::zeros({2}, DType::kFloat64, model.buckets().device());
     TrainingCurve curve;
     for (int step = first; step < first + steps; ++step) {
         std::vector<Batch> batches;
         for (int i = 0; i < 2; ++i) {
-            batches.push_back(
-                part_of(random_batch(2, 33, 32, static_cast<std::uint64_t>(i)), model));
+            batches.push_back(part_of(
+                random_batch(sequences, positions, 32, static_cast<std::uint64_t>(i)), model));
         }
         compute_gradients(model, batches, numbers);
         adamw_step(model.buckets(), {}, 1e-2, 1.0, numbers, step + 1);
