@@ -3,7 +3,15 @@
 namespace evenkeel {
 
 int Error::exit_status() const {
-    return code_ == ErrorCode::kConfig || code_ == ErrorCode::kInvalidArgument ? 2 : 1;
+    switch (code_) {
+        case ErrorCode::kConfig:
+        case ErrorCode::kInvalidArgument:
+            return 2;
+        case ErrorCode::kAlarm:
+            return 5;
+        default:
+            return 1;
+    }
 }
 
 void throw_error(ErrorCode code, const char* op, const std::string& what) {

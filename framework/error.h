@@ -17,6 +17,7 @@ enum class ErrorCode {
     kNccl,
     kNotBuilt,   // the feature exists, this build lacks it
     kNonFinite,  // NaN or infinity in a loss or gradient
+    kAlarm,      // an alarm has ended a run, after a checkpoint
     kInternal,   // a broken invariant of ours
 };
 
@@ -24,7 +25,8 @@ class Error : public std::runtime_error {
   public:
     Error(ErrorCode code, const std::string& message) : std::runtime_error(message), code_(code) {}
     ErrorCode code() const { return code_; }
-    // Exit status of a program that ends because of this error: 2 for usage and configuration, else 1.
+    // Exit status of a program that ends because of this error: 2 for usage and configuration, 5 for an alarm,
+    // else 1.
     int exit_status() const;
 
   private:

@@ -33,6 +33,7 @@ Sharding Sharding::sharded_unevenly(int dim, std::int64_t extent, int rank, int 
     sharding.dim = dim;
     sharding.begin = piece.begin;
     sharding.end = piece.end;
+    sharding.longest = piece_range(extent, size, 0).size();
     return sharding;
 }
 

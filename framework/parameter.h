@@ -32,8 +32,9 @@ struct Sharding {
     int dim = 0;             // the cut dimension
     std::int64_t begin = 0;  // this rank's range of that dimension
     std::int64_t end = 0;
-    int replicas = 1;       // how many ranks hold these same elements
-    int replica_index = 0;  // which of them this rank is; number 0 is the owner
+    int replicas = 1;          // how many ranks hold these same elements
+    int replica_index = 0;     // which of them this rank is; number 0 is the owner
+    std::int64_t longest = 0;  // extent of the longest piece; 0: of this one
 
     // The owner is the one that counts in norms and that writes checkpoints, so every element of the
     // global tensor has exactly one.

@@ -14,6 +14,15 @@ std::int64_t local_elements(const Parameter& parameter) {
     return num_elements(parameter.local_shape());
 }
 
+// Elements of memory: the same on all tensor-parallel ranks, also where their pieces differ by one row, so that
+// all have the same buckets and send in the same order.
+std::int64_t room_of(const Parameter& parameter) {
+    Shape shape = parameter.local_shape();
+    const Sharding& sharding = parameter.sharding;
+    if (sharding.longest > 0) shape[static_cast<std::size_t>(sharding.dim)] = sharding.longest;
+    return num_elements(shape);
+}
+
 std::int64_t rounded_up(std::int64_t count, std::int64_t unit) {
     return (count + unit - 1) / unit * unit;
 }
@@ -77,7 +86,7 @@ std::int64_t allocate(ParameterBucket& bucket, Device device, const StateRanks& 
     for (const Parameter* parameter : bucket.parameters) {
         if (!parameter->joins_previous) elements = rounded_up(elements, kAlignment);
         bucket.begins.push_back(elements);
-        elements += local_elements(*parameter);
+        elements += room_of(*parameter);
     }
     const Parameter& first = *bucket.parameters.front();
     const std::int64_t parts = bucket.whole_state ? 1 : ranks.size;
@@ -154,7 +163,7 @@ ParameterBuckets::ParameterBuckets(const ParameterList& parameters,
     for (std::size_t i = 0; i < parameters.size();) {
         // A parameter and those that join it.
         std::size_t end = i + 1;
-        std::int64_t count = local_elements(*parameters[i]);
+        std::int64_t count = room_of(*parameters[i]);
         bool whole_state = parameters[i]->whole_state;
         for (; end < parameters.size() && parameters[end]->joins_previous; ++end) {
             EVENKEEL_CHECK(parameters[end]->dtype == parameters[i]->dtype, "ParameterBuckets",
@@ -166,7 +175,7 @@ ParameterBuckets::ParameterBuckets(const ParameterList& parameters,
                            ": derived_value differs from that of ", parameters[i]->name,
                            ", which it joins");
             whole_state = whole_state || parameters[end]->whole_state;
-            count += local_elements(*parameters[end]);
+            count += room_of(*parameters[end]);
         }
         const std::tuple key{parameters[i]->dtype, parameters[i]->gradient_sum,
                              parameters[i]->derived_value, whole_state};

@@ -441,7 +441,8 @@ int run_program(int argc, char** argv, MpiSession& session) {
     program.set_version_flag("--version", EVENKEEL_VERSION);
     program.footer(
         "Each command has --help with examples. Exit status: 0 done, 1 failed, 2 bad usage or "
-        "configuration, 3 a rank was lost or hung, 4 training was ended by a signal after a "
+        "configuration, 3 a rank was lost or hung, 4 a signal and 5 an alarm ended training after "
+        "a "
         "checkpoint.");
 
     Choice choice;

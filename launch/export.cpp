@@ -73,7 +73,6 @@ void run_export(const ExportCommand& command) {
                                     .shard_bytes = static_cast<std::uint64_t>(command.shard_bytes)},
                                    staged.path());
     copy_files(files, staged.path());
-    write_manifest(staged.path(), {});
     staged.commit();
 
     if (command.json) {

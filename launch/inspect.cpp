@@ -83,7 +83,8 @@ void print_manifest(const Json& manifest) {
     if (manifest.contains("step")) {
         std::cout << "  step       " << manifest["step"] << "\n  layout     "
                   << printable(manifest["layout"].dump()) << "\n";
-        for (const auto& [name, file] : manifest.value("files", Json::object()).items()) {
+        const Json files = manifest.value("files", Json::object());
+        for (const auto& [name, file] : files.items()) {
             std::cout << "  xxh64      " << file["xxh64"].get<std::string>() << std::setw(18)
                       << grouped(file["size"].get<std::int64_t>()) << " bytes  " << printable(name)
                       << "\n";

@@ -42,13 +42,23 @@ launch=("${MPIRUN:-mpirun}" -np "$ranks" --hostfile "$hosts" --map-by slot --bin
 while read -r name; do launch+=(-x "$name"); done \
     < <(compgen -e | grep -E '^(NCCL_|OMP_|LD_LIBRARY_PATH$)')
 
+trap : USR2 # while the doctor works nobody hears it
 program=${EVENKEEL:-build/evenkeel}
 "${launch[@]}" -q "$program" doctor --config "$config" "${settings[@]}"
 "${launch[@]}" "$program" train --config "$config" --set trainer.resume=true "${settings[@]}" &
 job=$!
 # mpirun hands SIGUSR1 on to every rank at once. On SIGTERM it would kill them two seconds later, which is too soon for a
 # checkpoint, so it gets the other signal instead. A terminal's SIGINT it gets anyway.
-trap 'kill -USR1 "$job" 2>/dev/null || true' USR1 TERM HUP
+asked=0
+ask_to_end() { # a second SIGTERM is meant
+    asked=$((asked + 1))
+    if [ "$1" = TERM ] && [ "$asked" -gt 1 ]; then set -- TERM; else set -- USR1; fi
+    kill -s "$1" "$job" 2>/dev/null || true
+}
+trap 'ask_to_end USR1' USR1
+trap 'ask_to_end TERM' TERM
+trap 'ask_to_end HUP' HUP
+trap 'kill -USR2 "$job" 2>/dev/null || true' USR2
 trap : INT
 
 # When a host is cut off, ranks end by themselves on both sides, but mpirun waits for that host's daemon, and for ever. So it

@@ -349,6 +349,8 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
 
     ParallelConfig parallel = measured.parallel;
     parallel.virtual_shards = shards_of(measured.model, parallel.tensor_parallel);
+    parallel.sequence_parallel =
+        false;  // any number of tokens, and rows as virtual shards have them
     start_watchdog(world, {.timeout_seconds = parallel.timeout_seconds});
     const ProcessGrid grid(world, parallel, Device::kCpu);
     const auto seed = static_cast<std::uint64_t>(measured.trainer.seed);

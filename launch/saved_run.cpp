@@ -23,7 +23,10 @@ void fit_to_ranks(ParallelConfig& parallel,
     for (const std::string& assignment : overrides) {
         if (assignment.starts_with("parallel.")) return;
     }
-    if (world_size % parallel.tensor_parallel != 0) parallel.tensor_parallel = world_size;
+    if (world_size % parallel.tensor_parallel != 0) {
+        parallel.tensor_parallel = world_size;
+        parallel.sequence_parallel = false;  // its rule is one of training
+    }
     parallel.data_parallel = 0;
 }
 

@@ -84,7 +84,7 @@ trap 'ask_to_end TERM' TERM
 trap 'ask_to_end INT' INT
 trap '[ "$command" = 0 ] || hand_on USR2 USR2' USR2
 
-attempt=0 failed=0 pause=$wait
+attempt=0 failed=0 pause=$wait before_status=0
 while true; do
     attempt=$((attempt + 1))
     before=$(checkpoints)
@@ -114,10 +114,11 @@ while true; do
     0) reason="the run is done" ;;
     2) reason="a mistake of usage or configuration" ;;
     4) reason="a signal asked it to end" ;;
+    5) reason="an alarm ended it" ;;
     *)
         if [ "$asked" != 0 ]; then
             reason="it was asked to end"
-        elif [ "$status" = 1 ] && ! $progress; then
+        elif [ "$status" = 1 ] && ! $progress && { [ "$attempt" = 1 ] || [ "$before_status" = 1 ]; }; then
             reason="giving up: it would fail in the same way again"
         elif [ "$failed" -ge "$failures" ]; then
             reason="giving up after $failed failures in a row"
@@ -128,6 +129,7 @@ while true; do
             wait $! || true
             pause=$((pause * 2 > most ? most : pause * 2))
             [ "$pause" -ge "$wait" ] || pause=$wait
+            before_status=$status
             continue
         fi
         ;;

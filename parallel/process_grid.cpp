@@ -89,7 +89,8 @@ ProcessGrid::ProcessGrid(Communicator& world, const ParallelConfig& config, Devi
                        (config.virtual_shards == 0 || device == Device::kCpu),
                    kOp, "virtual_shards: got ", config.virtual_shards, " on ", name_of(device),
                    ", want a multiple of ", config.tensor_parallel, " on the CPU");
-    sequence_parallel_ = config.sequence_parallel && config.tensor_parallel > 1;
+    sequence_parallel_ =
+        config.sequence_parallel && config.tensor_parallel > 1 && config.virtual_shards == 0;
     local_shards_ = config.virtual_shards / config.tensor_parallel;
     const int tp = static_cast<int>(config.tensor_parallel);
     tensor_ = on_device(world.split(world.rank() / tp, "tensor"));

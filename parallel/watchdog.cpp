@@ -408,6 +408,17 @@ class Watchdog {
         write_answer(mine);
         std::this_thread::sleep_for(
             std::chrono::duration<double>(options_.grace_seconds + kPatience));
+        std::error_code no_report, no_request;
+        const auto made = std::filesystem::last_write_time(file("report.txt"), no_report);
+        const auto asked = std::filesystem::last_write_time(request_file(), no_request);
+        if (!no_report && !no_request && made >= asked) {
+            // What the rank that asked has printed is lost where its host is cut off.
+            std::ostringstream text;
+            if (rank_ == 0) text << std::ifstream(file("report.txt")).rdbuf();
+            say(concat("[watchdog] rank ", rank_, " ends: see ", file("report.txt"), "\n",
+                       text.str()));
+            _exit(kExitRankLost);
+        }
         say(concat("[watchdog] rank ", rank_, " was asked for a report that nobody made; it ",
                    describe_place(mine), "\n"));
         _exit(kExitRankLost);

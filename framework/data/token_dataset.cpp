@@ -64,6 +64,9 @@ TokenDataset::TokenDataset(const DataConfig& config, std::int64_t seq_len, std::
                                       : "stream");
     for (const auto* parts : {&train_, &validation_}) {
         for (const Part& part : *parts) {
+            // Where no file tells of documents every row is one, and passes may be recorded as graphs.
+            has_documents_ =
+                has_documents_ || part.stream->index() != nullptr || config.end_of_document >= 0;
             identity += concat("; ", part.stream->fingerprint(), " ", part.begin, " ", part.end);
         }
     }
@@ -156,7 +159,7 @@ Batch TokenDataset::make_batch(const std::vector<Row>& rows) const {
     Batch batch{Tensor::uninitialized({count, seq_len_}, DType::kInt32),
                 Tensor::uninitialized({count, seq_len_}, DType::kInt32),
                 {}};
-    const bool by_document = packing_ == DataConfig::Packing::kDocuments;
+    const bool by_document = packing_ == DataConfig::Packing::kDocuments && has_documents_;
     EVENKEEL_CHECK(!by_document || count * seq_len_ <= INT32_MAX, "dataset", "batch: got ",
                    count * seq_len_, " tokens, want fewer than 2^31");
     std::vector<std::int32_t> ids(static_cast<std::size_t>(seq_len_) + 1);

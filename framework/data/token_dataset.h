@@ -60,6 +60,7 @@ class TokenDataset final : public Dataset {
     std::int64_t seq_len_;
     std::int64_t vocab_size_;
     DataConfig::Packing packing_;
+    bool has_documents_ = false;
     std::vector<Part> train_, validation_;
     std::unique_ptr<Blend> blend_;
     std::uint64_t fingerprint_ = 0;

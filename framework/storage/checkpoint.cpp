@@ -168,6 +168,8 @@ std::string CheckpointStore::set_aside(std::int64_t step) const {
     const std::string aside = path(step) + kDamaged;
     std::string name = aside;
     for (int i = 2; fs::exists(name); ++i) name = concat(aside, "-", i);
+    std::error_code ignored;  // a pointer to nothing is worth a warning, no more
+    if (pointer() == step) fs::remove(fs::path(directory_) / kPointer, ignored);
     rename_path(path(step), name);
     sync_directory(directory_);
     return name;

@@ -44,10 +44,10 @@ struct AlarmRule {
     std::string row = "row", column = "column";  // what messages call a place in a table
     std::string advice;                          // what to read, for the message
 };
-// What a run throws that an alarm ends; its code is kNonFinite, the exit status 1.
+// What a run throws that an alarm ends; its code is kAlarm, the exit status 5.
 class AlarmError : public Error {
   public:
-    explicit AlarmError(const std::string& message) : Error(ErrorCode::kNonFinite, message) {}
+    explicit AlarmError(const std::string& message) : Error(ErrorCode::kAlarm, message) {}
 };
 
 inline constexpr std::size_t kAlarmWindow = 16;       // records

@@ -39,7 +39,10 @@ CheckpointWriter::CheckpointWriter(TrainableModel& model, CheckpointStore store,
     : model_(model), store_(std::move(store)), asynchronous_(asynchronous) {}
 
 CheckpointWriter::~CheckpointWriter() {
-    if (thread_.joinable()) thread_.join();
+    if (!thread_.joinable()) return;
+    is_awaited_ = true;
+    hurry();
+    thread_.join();
 }
 
 void CheckpointWriter::start(std::int64_t step, const std::string& run_state) {
@@ -193,12 +196,11 @@ void CheckpointWriter::poll() {
 }
 
 bool CheckpointWriter::finish() {
+    // In short operations: a rank whose files take longer than parallel.timeout_seconds is not lost.
     while (pending()) {
         is_awaited_ = true;
-        if (thread_.joinable()) {
-            hurry();
-            thread_.join();
-        }
+        if (thread_.joinable()) hurry();
+        if (status_ == kRunning) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         poll();
     }
     return failure_.empty();

@@ -28,6 +28,8 @@ void rewind_run(const CheckpointStore& store, const std::string& run_dir, std::i
                         run_dir, steps.empty() ? " has none" : " begins with that of step ",
                         steps.empty() ? "" : std::to_string(steps.front()));
     const auto later = std::upper_bound(steps.begin(), steps.end(), step);
+    std::error_code ignored;  // without the pointer the newest by name is next
+    fs::remove(fs::path(store.directory()) / "latest", ignored);
     if (later == steps.end()) return;
     try {
         const std::string metrics = run_dir + "/metrics";

@@ -11,8 +11,7 @@ namespace {
 // After the optimizer's step, brings each head whose largest logit in that step was S > threshold back to it: W_q
 // and W_k, with their biases, take the root of threshold / S each. Query heads of one key head go together by the largest S of
 // them, since they share W_k. Where a norm would undo that, the gains are scaled in place of the weights. Every rank
-// scales what it holds; ranks that hold the same key head see the same S. A step that made no update, because a
-// number was not finite, clips what it has seen finite all the same.
+// scales what it holds; ranks that hold the same key head see the same S. A step that made no update clips nothing.
 class QkClip : public WeightRule {
   public:
     QkClip(const ProcessGrid& grid, const AttentionConfig& config, const ModelWeights& weights)

@@ -163,12 +163,13 @@ TEST(ZeroTest, SendsNoMoreThanWithoutCuts) {
         }
         padding -= elements;
         EXPECT_LE(padding, buckets * (ParameterBucket::kAlignment * shape.data + shape.data));
-        EXPECT_EQ(counts[0].all_reduces, buckets + 1) << "and the loss";
-        EXPECT_EQ(counts[0].bytes, 4 * elements + 8);
+        EXPECT_EQ(counts[0].all_reduces, buckets + 2) << "the number of targets, and the loss";
+        EXPECT_EQ(counts[0].bytes, 4 * elements + 16);
         EXPECT_EQ(counts[1].reduce_scatters, buckets);
         EXPECT_EQ(counts[1].all_gathers, buckets);
-        EXPECT_EQ(counts[1].all_reduces, 2) << "the loss and the norm's sums";
-        EXPECT_EQ(counts[1].bytes, 4 * (elements + padding) + values + 8 * chunks + 8);
+        EXPECT_EQ(counts[1].all_reduces, 3)
+            << "the number of targets, the loss and the norm's sums";
+        EXPECT_EQ(counts[1].bytes, 4 * (elements + padding) + values + 8 * chunks + 16);
     }
 }
 

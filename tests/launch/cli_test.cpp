@@ -117,7 +117,7 @@ TEST(CliTest, AnAlarmCanEndARunThatCanThenBeResumed) {
     const std::string rule =
         "--set alarms.logit_bound.threshold=0.5 --set alarms.logit_bound.action=end";
     const Outcome ended = run_evenkeel(tiny.train(rule));
-    expect_refusal(ended, {1,
+    expect_refusal(ended, {5,
                            {"step 1: alarm logit_bound: logit_bound of layer 0 head 0 is",
                             "above 0.5, since step 1", "docs/telemetry.md"}});
     const Outcome resumed = run_evenkeel(tiny.train(rule + " --set trainer.resume=true"));

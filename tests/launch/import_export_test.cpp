@@ -57,7 +57,7 @@ TEST_F(ImportExportTest, ARunAndItsFolderEvaluateAlike) {
     const double of_run = json_of("eval " + run_->run + data)["validation_loss"];
     const double of_folder = json_of(
         "eval " + folder() + data + " --set trainer.seq_len=" +
-        std::to_string(open_saved_run(run_->run, {}, 1).config.trainer.seq_len))["validation_loss"];
+        std::to_string(open_saved_run(run_->run, {}).config.trainer.seq_len))["validation_loss"];
     EXPECT_NEAR(of_folder, of_run, 1e-3);
 }
 
@@ -134,10 +134,10 @@ TEST_F(ImportExportTest, TheConfigurationOfAnImportContinuesFromItsWeights) {
         ASSERT_EQ(trained.status, 0) << trained.output;
         const double after = json_of(
             "eval --json " + run + data + " --set trainer.seq_len=" +
-            std::to_string(open_saved_run(imported, {}, 1).config.trainer.seq_len) +
+            std::to_string(open_saved_run(imported, {}).config.trainer.seq_len) +
             " --set trainer.eval_sequences=" +
             std::to_string(
-                open_saved_run(imported, {}, 1).config.trainer.eval_sequences))["validation_loss"];
+                open_saved_run(imported, {}).config.trainer.eval_sequences))["validation_loss"];
         EXPECT_NEAR(after, before, 1e-3) << run;
     }
 }

@@ -327,6 +327,7 @@ TEST_F(RetrofitCommandTest, RefusesModelsThatHaveANormAndWeightsThatAreNotFinite
         }
     }
     write_safetensors(file, tensors, metadata);
+    write_manifest(copy + "/checkpoints/step_00000030", {});
     expect_refused("", "layers.1.attention.wq holds a NaN or an infinity", copy, 1);
 }
 

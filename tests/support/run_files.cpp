@@ -45,6 +45,8 @@ void write_text(const std::string& path, std::size_t bytes, std::uint64_t seed) 
     }
     if (names.empty()) return ::testing::AssertionFailure() << got << " is empty";
     for (const std::string& name : names) {
+        // It names the checkpoint before, which equal runs may have at other steps.
+        if (std::filesystem::path(name).filename() == "manifest.json") continue;
         const std::string a = bytes_of(got + "/" + name), b = bytes_of(want + "/" + name);
         if (a.size() != b.size()) {
             return ::testing::AssertionFailure()

@@ -55,7 +55,16 @@ while kill -0 "$job" 2>/dev/null || [ -n "$(ranks)" ]; do
 done
 finish
 say "ended after $((SECONDS - began)) s with status $status"
-grep -q "rank 0 waited $timeout_seconds s for rank 1" run.txt || fail "no word of the rank that is missed:" run.txt
+# By whichever rank asked first: what one behind the cut has printed does not come here.
+report=run/watchdog/report.txt
+[ -f "$report" ] || fail "no report:" run.txt
+grep -qE "^\[watchdog\] rank [01] has (waited longer than parallel\.timeout_seconds = $timeout_seconds for|failed in an operation with) other ranks" \
+    "$report" || fail "the report does not say why:" run.txt "$report"
+if [ "$trouble" = stop ]; then
+    grep -q "rank 1 gives no answer: process [0-9]* on h2 is dead, stopped, or cut off from this host" "$report" ||
+        fail "no word of the rank that is missed:" run.txt "$report"
+fi
+grep -q "^\[watchdog\]" run.txt || fail "nothing was printed:" run.txt
 [ "$status" != 0 ] || fail "the launcher did not tell that the run has failed:" run.txt
 
 say "and again, when all is well"

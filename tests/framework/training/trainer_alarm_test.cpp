@@ -55,7 +55,7 @@ TEST_F(TrainerAlarmTest, AnAlarmEndsARunAfterACheckpointThatCanBeResumed) {
     alarms_ = {rule_of("ends", AlarmAction::kEnd, 2.0, 3)};
     BigramTable model;
     const Error error = failure(model, "run");
-    EXPECT_EQ(error.exit_status(), 1);
+    EXPECT_EQ(error.exit_status(), 5);
     EXPECT_NE(std::string(error.what()).find("step 3: alarm ends: max_logit"), std::string::npos)
         << error.what();
     EXPECT_TRUE(std::filesystem::exists(files_.file("run") + "/checkpoints/step_00000003"));

@@ -150,10 +150,12 @@ TEST_F(TrainerStopTest, ARankThatHasHeardNothingDoesWhatAnotherIsAskedFor) {
     struct Deaf : BigramTable {
         using BigramTable::BigramTable;
         double max_over_ranks(double value) override {
-            return std::max(value, ++calls >= 3 ? StopRequest{SIGTERM}.number() : 0.0);
+            return std::max(value,
+                            seen.size() >= asked_after ? StopRequest{SIGTERM}.number() : 0.0);
         }
-        int calls = 0;
+        std::size_t asked_after = 0;  // micro-batches
     } model;
+    model.asked_after = 2 * static_cast<std::size_t>(config_.accumulation(1));
     control_.stop = [] { return StopRequest{}; };
     const TrainResult result = run(model, "run");
     EXPECT_EQ(result.steps, 2);
