@@ -150,7 +150,8 @@ TEST_P(UnevenVocabularyTest, DecodedLogitsAreThoseOfTheVocabularyAlone) {
         const Tensor got = many.decode(*state, tokens);
         const Tensor want = one.decode(*state_of_one, tokens);
         check_shape("test", "logits", got, {2, config.vocab_size});
-        EXPECT_LT(distance(got, want), config.type == ComputeType::kFp32 ? 1e-4 : 0.03)
+        // Of one logit alone: a few roundings of bf16.
+        EXPECT_LT(distance(got, want), config.type == ComputeType::kFp32 ? 1e-4 : 0.05)
             << variant.name;
     }
 }

@@ -1,6 +1,9 @@
 // The program under mpirun: one rank's trouble ends all ranks, with one message.
 #include <gtest/gtest.h>
 
+#include <fstream>
+
+#include "framework/storage/checkpoint.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {
@@ -51,7 +54,7 @@ TEST(RanksTest, AnAlarmEndsAllRanksAndIsSaidOnce) {
                   tiny.train("--set parallel.tensor_parallel=2 --set trainer.micro_batch_size=1 "
                              "--set alarms.logit_bound.threshold=0.5 "
                              "--set alarms.logit_bound.action=end"));
-    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_EQ(outcome.status, 5) << outcome.output;
     EXPECT_EQ(count(outcome.output, "the run ends after a checkpoint"), 1u) << outcome.output;
     EXPECT_EQ(run_evenkeel("inspect " + tiny.run).status, 0) << "the checkpoint is whole";
 }
@@ -76,12 +79,15 @@ TEST(RanksTest, HeadsThatRanksCannotShareEndAllRanks) {
 
 TEST(RanksTest, OneFailingRankEndsTheOther) {
     const TinyRun tiny;
-    const std::string good = tiny.train("--set parallel.tensor_parallel=2");
-    const Outcome outcome = run_ranks("-np 1 " EVENKEEL_PROGRAM " " + good + " : -np 1 " +
-                                      EVENKEEL_PROGRAM " " + good + " --set data.path=/nowhere");
+    // Equal settings, but only one rank's directory has the text.
+    std::ofstream(tiny.directory.file("here")) << read_file(tiny.text);
+    const std::string train = std::string(EVENKEEL_PROGRAM " ") +
+                              tiny.train("--set parallel.tensor_parallel=2 --set data.path=here");
+    const Outcome outcome = run_ranks("-np 1 -wdir " + tiny.directory.path() + " " + train +
+                                      " : -np 1 -wdir / " + train);
     EXPECT_NE(outcome.status, 0) << outcome.output;
     EXPECT_NE(outcome.status, 124) << "the ranks hung: " << outcome.output;
-    EXPECT_NE(outcome.output.find("/nowhere"), std::string::npos) << outcome.output;
+    EXPECT_NE(outcome.output.find("data.path: got here"), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("rank 1"), std::string::npos) << outcome.output;
 }
 
