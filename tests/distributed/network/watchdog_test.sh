@@ -61,7 +61,7 @@ report=run/watchdog/report.txt
 grep -qE "^\[watchdog\] rank [01] has (waited longer than parallel\.timeout_seconds = $timeout_seconds for|failed in an operation with) other ranks" \
     "$report" || fail "the report does not say why:" run.txt "$report"
 if [ "$trouble" = stop ]; then
-    grep -q "rank 1 gives no answer: process [0-9]* on h2 is dead, stopped, or cut off from this host" "$report" ||
+    grep -q "rank [01] gives no answer: process [0-9]* on h[12] is dead, stopped, or cut off from this host" "$report" ||
         fail "no word of the rank that is missed:" run.txt "$report"
 fi
 grep -q "^\[watchdog\]" run.txt || fail "nothing was printed:" run.txt
