@@ -68,7 +68,7 @@ void Parser::skip_debug_section() {
     lexer_.take();
     const Token name = lexer_.take_word("a section's name");
     if (!name.text.starts_with(".debug_")) {
-        fail_at(name.line, "unknown section " + quoted(name.text));
+        fail_at(name.line, "unknown section " + in_quotes(name.text));
     }
     lexer_.expect("{");
     while (!lexer_.take_if("}")) {
@@ -85,14 +85,14 @@ void Parser::parse_module_variable(bool is_external) {
     } else if (next.is(".shared")) {
         space = Space::kShared;
     } else if (!next.is(".global")) {
-        fail_at(next.line, "unknown statement " + quoted(next.text));
+        fail_at(next.line, "unknown statement " + in_quotes(next.text));
     }
     const int line = lexer_.take().line;
     std::string_view name;
     Variable variable = parse_variable(space, name);
     const bool is_dynamic = space == Space::kShared && is_external && variable.bytes == 0;
     if (!is_dynamic && (is_external || variable.bytes == 0)) {
-        fail_at(line, "the variable " + quoted(name) + " is not in this module");
+        fail_at(line, "the variable " + in_quotes(name) + " is not in this module");
     }
     lexer_.expect(";");
     if (space == Space::kShared) {
@@ -109,7 +109,7 @@ void Parser::refuse_function() {
     if (lexer_.take_if("(")) {
         while (lexer_.peek().kind != Token::Kind::kEnd && !lexer_.take_if(")")) lexer_.take();
     }
-    fail_at(line, "the function " + quoted(lexer_.peek().text) +
+    fail_at(line, "the function " + in_quotes(lexer_.peek().text) +
                       " was not inlined; functions other than kernels are not supported");
 }
 
@@ -164,7 +164,7 @@ void Parser::parse_entry_directives() {
         } else if (directive.is(".minnctapersm") || directive.is(".maxnreg")) {
             parse_number("a number");  // advice for the register allocator
         } else {
-            fail_at(directive.line, "unknown directive " + quoted(directive.text));
+            fail_at(directive.line, "unknown directive " + in_quotes(directive.text));
         }
     }
 }
@@ -174,7 +174,7 @@ void Parser::parse_entry_directives() {
 std::size_t Parser::parse_number(std::string_view what) {
     const Token token = lexer_.take();
     if (token.kind != Token::Kind::kNumber) {
-        fail_at(token.line, "got " + quoted(token.text) + ", want " + std::string(what));
+        fail_at(token.line, "got " + in_quotes(token.text) + ", want " + std::string(what));
     }
     return parse_immediate(token.text, false, token.line);
 }
@@ -196,7 +196,7 @@ Variable Parser::parse_variable(Space space, std::string_view& name) {
     const Token type = lexer_.take_word("a type");
     const std::size_t element_bytes = bytes_of_type(type.text);
     if (element_bytes == 0 || type.is(".pred")) {
-        fail_at(type.line, "unknown type " + quoted(type.text));
+        fail_at(type.line, "unknown type " + in_quotes(type.text));
     }
     if (space == Space::kParam && lexer_.take_if(".ptr")) {  // says where the pointer may point
         for (const char* in : {".global", ".shared", ".const", ".local"}) lexer_.take_if(in);
@@ -228,11 +228,11 @@ void Parser::parse_initial(Variable& variable, std::size_t element_bytes) {
         const bool negative = lexer_.take_if("-");
         const Token token = lexer_.take();
         if (token.kind != Token::Kind::kNumber) {
-            fail_at(token.line, "only numbers can be initial values, got " + quoted(token.text));
+            fail_at(token.line, "only numbers can be initial values, got " + in_quotes(token.text));
         }
         const std::uint64_t value = parse_immediate(token.text, negative, token.line);
         if (at + element_bytes > variable.bytes || element_bytes > sizeof value) {
-            fail_at(token.line, "more initial values than " + quoted(variable.name) + " holds");
+            fail_at(token.line, "more initial values than " + in_quotes(variable.name) + " holds");
         }
         for (std::size_t i = 0; i < element_bytes; ++i) {
             variable.initial[at++] = static_cast<std::byte>(value >> (8 * i));
@@ -249,7 +249,7 @@ void Parser::parse_pragma() {
         const bool known = text.kind == Token::Kind::kString &&
                            (text.text == "nounroll" || text.text == "enable_smem_spilling" ||
                             text.text.starts_with("used_bytes_mask"));
-        if (!known) fail_at(text.line, "unknown .pragma " + quoted(text.text));
+        if (!known) fail_at(text.line, "unknown .pragma " + in_quotes(text.text));
     } while (lexer_.take_if(","));
     lexer_.expect(";");
 }

@@ -13,7 +13,7 @@
 
 namespace gpu_emulator {
 
-inline std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+inline std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
 inline std::size_t align_up(std::size_t value, std::size_t alignment) {
     return (value + alignment - 1) / alignment * alignment;

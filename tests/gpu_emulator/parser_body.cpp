@@ -41,7 +41,7 @@ void Parser::parse_registers() {
     lexer_.take();
     const Token type = lexer_.take_word("a type");
     const std::size_t bytes = bytes_of_type(type.text);
-    if (bytes == 0) fail_at(type.line, "unknown type " + quoted(type.text));
+    if (bytes == 0) fail_at(type.line, "unknown type " + in_quotes(type.text));
     do {
         const Token name = lexer_.take_word("a register");
         const int first = static_cast<int>(function_.registers.size());
@@ -55,7 +55,7 @@ void Parser::parse_registers() {
         } else {
             is_new = scopes_.back().registers.emplace(name.text, first).second;
         }
-        if (!is_new) fail_at(name.line, "a second register " + quoted(name.text));
+        if (!is_new) fail_at(name.line, "a second register " + in_quotes(name.text));
         function_.registers.insert(function_.registers.end(), count,
                                    static_cast<std::uint8_t>(bytes));
     } while (lexer_.take_if(","));
@@ -67,7 +67,7 @@ void Parser::parse_function_variable(Space space) {
     std::string_view name;
     Variable variable = parse_variable(space, name);
     if (variable.bytes == 0 || !variable.initial.empty()) {
-        fail_at(line, "the variable " + quoted(name) + " has no size, or a value");
+        fail_at(line, "the variable " + in_quotes(name) + " has no size, or a value");
     }
     lexer_.expect(";");
     std::size_t& end =
@@ -116,7 +116,7 @@ void Parser::parse_label() {
     if (lexer_.peek().is(".branchtargets")) return parse_branch_targets(name.text);
     const int at = static_cast<int>(function_.instructions.size());
     if (!scopes_.back().labels.emplace(name.text, at).second) {
-        fail_at(name.line, "a second label " + quoted(name.text));
+        fail_at(name.line, "a second label " + in_quotes(name.text));
     }
 }
 
@@ -141,12 +141,13 @@ void Parser::parse_instruction() {
     const Token opcode = lexer_.take();
     const bool starts_like_one =
         opcode.kind == Token::Kind::kWord && ((opcode.text[0] >= 'a' && opcode.text[0] <= 'z'));
-    if (!starts_like_one) fail_at(opcode.line, "unknown statement " + quoted(opcode.text));
+    if (!starts_like_one) fail_at(opcode.line, "unknown statement " + in_quotes(opcode.text));
     if (opcode.text == "call" || opcode.text.starts_with("call.")) {
         lexer_.take_if("(");
         std::string_view name = lexer_.take().text;  // of the result, or of the function
         if (lexer_.take_if(")") && lexer_.take_if(",")) name = lexer_.peek().text;
-        fail_at(opcode.line, "a call of the function " + quoted(name) + ", which was not inlined");
+        fail_at(opcode.line,
+                "a call of the function " + in_quotes(name) + ", which was not inlined");
     }
     instruction.text = opcode.text;
     const bool is_branch = opcode.text.starts_with("bra") || opcode.text.starts_with("brx");
@@ -168,7 +169,7 @@ void Parser::close_scope() {
     for (const Scope::Pending& pending : scope.pending) {
         const auto found = scope.labels.find(pending.label);
         if (found == scope.labels.end()) {
-            if (scopes_.empty()) fail_at(pending.line, "unknown label " + quoted(pending.label));
+            if (scopes_.empty()) fail_at(pending.line, "unknown label " + in_quotes(pending.label));
             scopes_.back().pending.push_back(pending);
             continue;
         }
@@ -300,7 +301,7 @@ Operand Parser::parse_name() {
         return operand;
     }
     operand.index = find_shared_of_module(name.text);
-    if (operand.index < 0) fail_at(name.line, "unknown name " + quoted(name.text));
+    if (operand.index < 0) fail_at(name.line, "unknown name " + in_quotes(name.text));
     return operand;
 }
 
@@ -340,7 +341,7 @@ int Parser::predicate_register() {
     const Token name = lexer_.take_word("a predicate");
     const int index = find_register(name.text);
     if (index < 0 || function_.registers[index] != 1) {
-        fail_at(name.line, "got " + quoted(name.text) + ", want a predicate");
+        fail_at(name.line, "got " + in_quotes(name.text) + ", want a predicate");
     }
     return index;
 }
