@@ -6,11 +6,12 @@ set(EVENKEEL_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/evenkeel)
 
 install(TARGETS evenkeel RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS evenkeel_framework evenkeel_parallel evenkeel_attention evenkeel_model
+                evenkeel_scaling
                 evenkeel_cuda_runtime
         EXPORT evenkeelTargets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-foreach(folder framework parallel attention model)
+foreach(folder framework parallel attention model scaling)
     install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/evenkeel
             FILES_MATCHING PATTERN "*.h")
 endforeach()

@@ -11,6 +11,7 @@
 #include "framework/error.h"
 #include "framework/log.h"
 #include "launch/cli_data.h"
+#include "launch/cli_scale.h"
 #include "launch/commands.h"
 #include "launch/doctor/command.h"
 #include "parallel/mpi_session.h"
@@ -418,12 +419,12 @@ void add_doctor(CLI::App& program, DoctorCommand& command, Choice& choice) {
     });
 }
 
-// `study` or `data` without the name of one of theirs.
+// `study`, `data` or `scale` without the name of one of theirs.
 bool is_group_without_name(const CLI::App& program) {
     const std::vector<CLI::App*> chosen = program.get_subcommands();
-    return !chosen.empty() &&
-           (chosen[0]->get_name() == "study" || chosen[0]->get_name() == "data") &&
-           chosen[0]->get_subcommands().empty();
+    if (chosen.empty() || !chosen[0]->get_subcommands().empty()) return false;
+    const std::string name = chosen[0]->get_name();
+    return name == "study" || name == "data" || name == "scale";
 }
 
 // A training step frees and takes the same memory over and over. By default the C library gives large
@@ -458,6 +459,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     ReportCommand report;
     BenchCommand bench;
     MethodsCommand methods;
+    ScaleCommands scale;
     DoctorCommand doctor;
     StudyCommand study;
     bool table = false;
@@ -474,6 +476,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_bench(program, bench, device, choice);
     add_methods(program, methods, choice);
     add_study(program, study, choice);
+    add_scale(program, scale, choice.run);
     add_doctor(program, doctor, choice);
 
     const bool speaks = session.world().rank() == 0;

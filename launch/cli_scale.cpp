@@ -1,0 +1,116 @@
+#include "launch/cli_scale.h"
+
+namespace evenkeel {
+namespace {
+
+using Run = std::function<void(Communicator&)>;
+
+void add_cluster(CLI::App& app, ScaleCommand& command) {
+    app.add_option("--config", command.config, "JSON configuration of the run")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("--set", command.overrides,
+                   "Override one setting: path.to.key=value (repeatable)")
+        ->type_name("PATH=VALUE")
+        ->allow_extra_args(false);
+    app.add_option("--hardware", command.hardware,
+                   "The cluster: a name that evenkeel scale hardware lists, or a JSON file")
+        ->capture_default_str()
+        ->type_name("NAME");
+    app.add_option("--gpus", command.gpus, "Default: as many as the configuration asks for")
+        ->default_str("")
+        ->type_name("N");
+    app.add_option("--batch", command.batch, "Sequences a step; default: trainer.batch_size")
+        ->default_str("")
+        ->type_name("N");
+    app.add_option("--tokens", command.tokens,
+                   "Tokens of the whole run, 15e12; default: trainer.steps of them")
+        ->default_str("")
+        ->type_name("N")
+        ->check(CLI::PositiveNumber);
+    app.add_flag("--json", command.json, "Print JSON");
+}
+
+void add_plan(CLI::App& scale, ScaleCommand& command, Run& run) {
+    CLI::App& app = *scale.add_subcommand(
+        "plan", "A configuration on a cluster: time of a step, memory, days and GPU-hours");
+    add_cluster(app, command);
+    app.footer(
+        "Examples:\n"
+        "  evenkeel scale plan --config configs/8b_8gpu.json --hardware h100 --tokens 15e12\n"
+        "  evenkeel scale plan --config configs/70b.json --hardware h200 --gpus 1024 --json\n\n"
+        "Nothing is run: the numbers are a model's, docs/scaling.md.");
+    app.callback([&] {
+        run = [&](Communicator& world) {
+            if (world.rank() == 0) run_scale_plan(command);
+        };
+    });
+}
+
+void add_search(CLI::App& scale, ScaleCommand& command, Run& run) {
+    CLI::App& app = *scale.add_subcommand(
+        "search", "The fastest layout of a model on a number of GPUs, and why");
+    add_cluster(app, command);
+    app.add_flag("--pipeline", command.pipeline,
+                 "Also layouts with pipelines, which evenkeel does not run");
+    app.add_flag("--across-nodes", command.across_nodes,
+                 "Also tensor-parallel groups of several nodes, which no published row has");
+    app.add_option("--top", command.top, "Other layouts shown")
+        ->capture_default_str()
+        ->type_name("N")
+        ->check(CLI::Range(0, 1000));
+    app.footer(
+        "Examples:\n"
+        "  evenkeel scale search --config configs/8b_8gpu.json --gpus 64\n"
+        "  evenkeel scale search --config configs/70b.json --hardware h100 --gpus 10000 --batch "
+        "2500 --tokens 15e12\n"
+        "  evenkeel scale search --config configs/405b.json --gpus 10000 --batch 2500 "
+        "--pipeline\n\n"
+        "Tried are tensor-parallel ranks up to a node's GPUs (--across-nodes: 64), sequence "
+        "parallelism, zero_stage,\nrecompute and micro-batches up to 16; a layout whose copies do "
+        "not divide the batch takes up to 5 % less of it.");
+    app.callback([&] {
+        run = [&](Communicator& world) {
+            if (world.rank() == 0) run_scale_search(command);
+        };
+    });
+}
+
+}  // namespace
+
+void add_scale(CLI::App& program, ScaleCommands& commands, Run& run) {
+    CLI::App& app = *program.add_subcommand(
+        "scale", "What a cluster would make of a run: step time, memory, the best layout");
+    app.require_subcommand(1);
+    app.footer(
+        "Examples:\n"
+        "  evenkeel scale plan --config configs/8b_8gpu.json --hardware h100 --tokens 15e12\n"
+        "  evenkeel scale search --config configs/70b.json --gpus 1024\n"
+        "  evenkeel scale validate");
+    add_plan(app, commands.plan, run);
+    add_search(app, commands.search, run);
+
+    CLI::App& validate =
+        *app.add_subcommand("validate", "The model against published results, row by row");
+    validate.add_flag("--json", commands.validate.json, "Print JSON, with sources and notes");
+    validate.footer("Examples:\n  evenkeel scale validate\n  evenkeel scale validate --json");
+    validate.callback([&] {
+        run = [&](Communicator& world) {
+            if (world.rank() == 0) run_scale_validate(commands.validate);
+        };
+    });
+
+    CLI::App& hardware = *app.add_subcommand("hardware", "The clusters that are known");
+    hardware.add_option("name", commands.hardware.name, "Show the whole description of this one");
+    hardware.add_flag("--json", commands.hardware.json, "Print JSON");
+    hardware.footer(
+        "Examples:\n  evenkeel scale hardware\n  evenkeel scale hardware h100 > mine.json\n\n"
+        "Such a file, changed, is a cluster of one's own: --hardware mine.json.");
+    hardware.callback([&] {
+        run = [&](Communicator& world) {
+            if (world.rank() == 0) run_scale_hardware(commands.hardware);
+        };
+    });
+}
+
+}  // namespace evenkeel

@@ -1,0 +1,40 @@
+// evenkeel scale: what a cluster would make of a run.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace evenkeel {
+
+struct ScaleCommand {
+    std::string config;                  // --config FILE
+    std::vector<std::string> overrides;  // --set path=value
+    std::string hardware = "h100";       // --hardware: a name or a file
+    std::int64_t gpus = -1;              // --gpus; -1: as many as the configuration asks for
+    double tokens = 0.0;                 // --tokens: of the whole run; 0: trainer.steps of them
+    std::int64_t batch = -1;             // --batch, sequences a step; -1: trainer.batch_size
+    bool pipeline = false;               // --pipeline
+    bool across_nodes = false;           // --across-nodes
+    std::int64_t top = 6;                // --top: layouts shown
+    bool json = false;
+};
+// The configuration as it stands: step, memory, days.
+void run_scale_plan(const ScaleCommand& command);
+// The layout that trains the configuration's model fastest.
+void run_scale_search(const ScaleCommand& command);
+
+struct ScaleValidateCommand {
+    bool json = false;
+};
+// The model against published results.
+void run_scale_validate(const ScaleValidateCommand& command);
+
+struct ScaleHardwareCommand {
+    std::string name;  // "": a line for each
+    bool json = false;
+};
+// Descriptions of clusters.
+void run_scale_hardware(const ScaleHardwareCommand& command);
+
+}  // namespace evenkeel
