@@ -1,6 +1,4 @@
 // evenkeel scale plan: a configuration on a cluster.
-#include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -102,15 +100,21 @@ void print_step(const Plan& plan) {
     }
 }
 
-// Where another number of steps between checkpoints would spare a thousandth of the time or more.
+// Where fewer steps between checkpoints would spare a hundredth of the time or more: half as many, as often as it takes to
+// come that near to the best.
 std::string interval_advice(const Plan& plan) {
-    const double step = plan.candidate.time.total();
-    const Budget best = budget_of(plan.hardware, plan.candidate.plan, step, plan.budget.tokens);
-    if (best.run.useful() < plan.budget.run.useful() + 1e-3) return "";
-    const auto steps = std::max<std::int64_t>(
-        1, static_cast<std::int64_t>(std::lround(best.run.best_interval / step)));
+    constexpr double kEnough = 0.01;
+    const double step = plan.candidate.time.total(), now = plan.budget.run.useful();
+    const auto useful = [&](std::int64_t steps) {
+        return budget_of(plan.hardware, plan.candidate.plan, step, plan.budget.tokens, steps)
+            .run.useful();
+    };
+    const double best = useful(0);
+    if (now >= best - kEnough) return "";
+    std::int64_t steps = plan.config.trainer.checkpoint_interval;
+    while (steps > 1 && useful(steps) < best - kEnough) steps /= 2;
     return concat("; trainer.checkpoint_interval=", steps, " would spare ",
-                  percent_text(best.run.useful() - plan.budget.run.useful()));
+                  percent_text(useful(steps) - now));
 }
 
 void print_run(const Plan& plan) {

@@ -1,6 +1,7 @@
 // evenkeel scale, as it is typed.
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/launch/command_line.h"
@@ -141,6 +142,24 @@ TEST(ScaleTest, ADescriptionThatIsPrintedCanBeReadAgain) {
     const Json built_in = json_of("plan" + config("8b_8gpu") + "--hardware h100");
     EXPECT_EQ(own["step"], built_in["step"]);
     EXPECT_EQ(own["hardware"], "mine");
+}
+
+// The examples of docs/scaling.md: "$ evenkeel scale ..", and what follows it up to the end of the block.
+TEST(ScaleTest, TheDocumentShowsWhatTheCommandsPrint) {
+    std::ifstream file(EVENKEEL_SOURCE_DIR "/docs/scaling.md");
+    const std::string start = "$ evenkeel ";
+    std::string line;
+    int examples = 0;
+    while (std::getline(file, line)) {
+        if (!line.starts_with(start)) continue;
+        std::string shown, next;
+        while (std::getline(file, next) && next != "```") shown += next + "\n";
+        const Outcome outcome = run_command("cd " EVENKEEL_SOURCE_DIR " && " EVENKEEL_PROGRAM " " +
+                                            line.substr(start.size()));
+        EXPECT_EQ(outcome.output, shown) << line;
+        ++examples;
+    }
+    EXPECT_GE(examples, 3);
 }
 
 TEST(ScaleTest, BadInputIsToldInOneSentence) {
