@@ -27,7 +27,7 @@ void add_cluster(CLI::App& app, ScaleCommand& command) {
                    "Tokens of the whole run, 15e12; default: trainer.steps of them")
         ->default_str("")
         ->type_name("N")
-        ->check(CLI::PositiveNumber);
+        ->check(CLI::Validator(CLI::PositiveNumber).description(""));
     app.add_flag("--json", command.json, "Print JSON");
 }
 

@@ -1,4 +1,4 @@
-// Files of configs/ that are part of the program (CMakeLists.txt makes the arrays).
+// Files that are part of the program (CMakeLists.txt makes the arrays).
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,6 @@ struct BuiltInFile {
 };
 
 extern const std::span<const BuiltInFile> kBuiltInHardware;  // configs/hardware/*.json
-extern const BuiltInFile kPublishedResults;                  // configs/published_results.json
+extern const BuiltInFile kPublishedResults;                  // scaling/published_results.json
 
 }  // namespace evenkeel::scaling

@@ -1,6 +1,6 @@
 // Published results of training runs, and what the model says about them: how far it may be believed.
 //
-// configs/published_results.json holds the rows: model, ranks, batch, what the program did, what was measured and where
+// scaling/published_results.json holds the rows: model, ranks, batch, what the program did, what was measured and where
 // that stands. A row says nothing about rates; those are the cluster's and the same for all rows (Hardware, Shares).
 #pragma once
 

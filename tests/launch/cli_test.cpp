@@ -57,6 +57,7 @@ INSTANTIATE_TEST_SUITE_P(All,
                                            "bench",
                                            "methods",
                                            "retrofit",
+                                           "scale",
                                            "study"),
                          [](const auto& test) { return std::string(test.param); });
 
