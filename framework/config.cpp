@@ -16,11 +16,17 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+constexpr std::size_t kShown = 160;  // of names from a file in a message
+
+std::string shown(const std::string& text) {
+    return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
+}
+
 [[noreturn]] void fail(const std::string& origin,
                        const std::string& path,
                        const std::string& what) {
     throw_error(ErrorCode::kConfig, "config",
-                concat(origin, path.empty() ? "" : ": ", path, ": ", what));
+                concat(origin, path.empty() ? "" : ": ", shown(path), ": ", what));
 }
 
 // ---- The fields, one callback each ----------------------------------------------------------------
@@ -243,6 +249,8 @@ class DuplicateCheck {
 };
 
 Json parse(const std::string& text, const std::string& origin) {
+    // The JSON library takes a NUL for the end.
+    if (text.find('\0') != std::string::npos) fail(origin, "", "not JSON: it holds a NUL");
     try {
         return Json::parse(text, DuplicateCheck(origin), true, /*ignore_comments=*/true);
     } catch (const Json::exception& e) {
@@ -250,7 +258,7 @@ Json parse(const std::string& text, const std::string& origin) {
             e.what();  // "[json.exception.parse_error.101] parse error at line 3, .."
         const std::size_t tag = reason.find("] ");
         if (tag != std::string::npos) reason.erase(0, tag + 2);
-        fail(origin, "", "not JSON: " + reason);
+        fail(origin, "", "not JSON: " + shown(reason));
     }
 }
 
@@ -331,7 +339,7 @@ void load_config(const VisitFields& visit,
 }
 
 void apply_override(const VisitFields& visit, const std::string& assignment) {
-    const std::string origin = "override " + quoted(assignment);
+    const std::string origin = "override " + quoted(shown(assignment));
     const std::size_t equals = assignment.find('=');
     if (equals == std::string::npos || equals == 0) fail(origin, "", "want key=value");
     const std::string path = assignment.substr(0, equals);

@@ -10,6 +10,7 @@
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/hash.h"
+#include "framework/storage/json_depth.h"
 #include "framework/storage/safetensors.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
@@ -123,6 +124,7 @@ Json describe(const std::string& path) {
 
 // On one line: what is JSON in itself without its line breaks.
 std::string compact(const std::string& value) {
+    if (is_nested_deeper(value)) return printable(value);
     const Json json = Json::parse(value, nullptr, false);
     return printable(json.is_object() ? json.dump() : value);
 }

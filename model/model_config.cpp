@@ -16,6 +16,10 @@ constexpr const char* kTypeNames[] = {"fp32", "bf16"};
 constexpr const char* kRecomputeNames[] = {"none", "attention", "full"};
 // The product of any two sizes fits 63 bits, and so does a position in flash attention's 32.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
+// Each layer is looked at by itself before there is anything of it.
+constexpr std::int64_t kMaxLayers = 1 << 16;
+// Of all matrices, so that no count of elements or bytes passes 63 bits.
+constexpr double kMaxElements = 0x1p58;
 
 // Which of `count` layers a list like "0,3-5" names; "" names all.
 std::vector<bool> layers_of(const std::string& text, std::int64_t count) {
@@ -63,6 +67,23 @@ void follow_sizes(const ModelConfig& before, ModelConfig& config) {
     }
     double& scale = config.attention.softmax_scale;
     if (scale == of_old.attention.softmax_scale) scale = of_new.attention.softmax_scale;
+}
+
+// Counts of elements, bytes and operations are made of products of the sizes.
+void check_sizes(const ModelConfig& config) {
+    EVENKEEL_CHECK_CODE(config.num_layers <= kMaxLayers, ErrorCode::kConfig, "ModelConfig",
+                        "model.num_layers: got ", config.num_layers, ", want at most ", kMaxLayers);
+    const auto number = [](std::int64_t size) { return static_cast<double>(size); };
+    const AttentionConfig& a = config.attention;
+    const double heads = (number(a.num_heads) + number(a.num_kv_heads)) * number(a.head_dim);
+    const double rows =
+        2.0 * number(config.vocab_size) +
+        number(config.num_layers) * (2.0 * heads + 3.0 * number(config.feed_forward_width) + 16.0);
+    const double elements = number(config.width) * rows;
+    EVENKEEL_CHECK_CODE(elements < kMaxElements, ErrorCode::kConfig, "ModelConfig",
+                        "model.width, model.num_layers, model.feed_forward_width, "
+                        "model.vocab_size, model.attention: got sizes that make ",
+                        elements, " parameters, want fewer than 2^58");
 }
 
 // What models of others bring: norms of other kinds, scales, layers that differ.
@@ -214,9 +235,10 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
                         init_std, ", want 0 or more");
     EVENKEEL_CHECK_CODE(embedding_init_std >= 0.0, ErrorCode::kConfig, "ModelConfig",
                         "model.embedding_init_std: got ", embedding_init_std, ", want 0 or more");
+    attention.validate(tensor_parallel, device);
+    check_sizes(*this);
     layers_of(qk_norm_layers, num_layers);
     check_family(*this);
-    attention.validate(tensor_parallel, device);
     const bool clips = attention.qk_clip_threshold > 0.0;
     EVENKEEL_CHECK_CODE(
         !clips || (!sigma_reparam && architecture != Architecture::kNgpt), ErrorCode::kConfig,

@@ -6,6 +6,7 @@
 #include "framework/data/token_stream.h"
 #include "framework/error.h"
 #include "framework/storage/checkpoint.h"
+#include "framework/storage/json_depth.h"
 
 namespace evenkeel {
 namespace {
@@ -56,6 +57,7 @@ std::string to_json(const TokenDescription& description) {
 }
 
 TokenDescription parse_token_description(std::string_view json, const std::string& name) {
+    check_json_depth("data", json, name);
     const Json parsed = Json::parse(json, nullptr, false);
     const auto check = [&](bool condition, const char* what) {
         EVENKEEL_CHECK_CODE(condition, ErrorCode::kIo, "data", name, ": ", what);

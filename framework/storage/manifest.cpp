@@ -9,6 +9,7 @@
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/file.h"
 #include "framework/storage/hash.h"
+#include "framework/storage/json_depth.h"
 
 namespace evenkeel {
 namespace {
@@ -48,6 +49,7 @@ Json unsealed(const std::string& text, const std::string& origin) {
     const std::uint64_t got = hash_of(body);
     check(got == *want, "got hash ", hash_text(got), " of its text, want ", hash_text(*want),
           " (it is damaged)");
+    check_json_depth(kOp, body, origin);
     Json object = Json::parse(std::string(body) + "\n}", nullptr, false);
     check(object.is_object(), "got no JSON object");
     return object;

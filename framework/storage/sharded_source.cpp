@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "framework/error.h"
+#include "framework/storage/json_depth.h"
 
 namespace evenkeel {
 namespace {
@@ -120,6 +121,7 @@ void ShardedSource::add_file(const SafetensorsReader& file) {
     const auto entry = file.metadata().find(kPieces);
     Json pieces = Json::object();
     if (entry != file.metadata().end()) {
+        check_json_depth(kOp, entry->second, file.path());
         pieces = Json::parse(entry->second, nullptr, false);
         EVENKEEL_CHECK_CODE(pieces.is_object(), ErrorCode::kIo, kOp, file.path(), ": ", kPieces,
                             ": got no JSON object");

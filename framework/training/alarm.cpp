@@ -6,12 +6,16 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/storage/json_depth.h"
 
 namespace evenkeel {
 namespace {
 
 using Json = nlohmann::ordered_json;
 constexpr const char* kActionNames[] = {"none", "warn", "checkpoint", "end"};
+// Of a saved state: more than the heads of any model, or the steps of any run.
+constexpr std::int64_t kMostNumbers = 1 << 24;
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 62;
 
 // By least squares; x in steps.
 double slope(const std::vector<std::pair<double, double>>& points) {
@@ -83,6 +87,15 @@ std::string to_text(const AlarmEvent& event, const AlarmRule& rule) {
     text += concat(", since step ", event.since);
     if (event.of > 1) text += concat(" (", event.count, " of ", event.of, ")");
     return text + (rule.advice.empty() ? "" : "; read " + rule.advice);
+}
+
+// Of a saved state. (The library would convert any number, undefined where it does not fit.)
+std::int64_t integer(const Json& value, std::int64_t most) {
+    EVENKEEL_CHECK(value.is_number_unsigned() &&
+                       value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most),
+                   "alarms", "got ", value.dump().substr(0, 40), ", want an integer from 0 to ",
+                   most);
+    return value.get<std::int64_t>();
 }
 
 // Rules of one setting may look at several numbers.
@@ -288,11 +301,12 @@ std::string AlarmBoard::state() const {
 
 void AlarmBoard::restore(const std::string& text) {
     try {
+        check_json_depth("alarms", text, "state");
         const Json json = Json::parse(text);
         for (Watch& watch : watches_) {
             if (!json.contains(key_of(watch.rule))) continue;
             const Json& saved = json.at(key_of(watch.rule));
-            const auto count = saved.at("numbers").get<std::size_t>();
+            const auto count = static_cast<std::size_t>(integer(saved.at("numbers"), kMostNumbers));
             watch.cells.assign(count, {});
             watch.first.clear();
             for (const Json& value : saved.at("first")) {
@@ -302,10 +316,12 @@ void AlarmBoard::restore(const std::string& text) {
             if (watch.first.size() != count) watch.first.clear();
             watch.active = false;
             for (const Json& cell : saved.at("cells")) {
-                watch.cells.at(cell.at(0).get<std::size_t>()) = {
-                    cell.at(1).get<std::int64_t>(), cell.at(2).get<std::int64_t>(),
-                    cell.at(3).get<std::int64_t>(), cell.at(4).get<int>() != 0};
-                watch.active = watch.active || cell.at(4).get<int>() != 0;
+                const auto at = static_cast<std::size_t>(integer(cell.at(0), kMostNumbers));
+                const bool active = integer(cell.at(4), 1) != 0;
+                watch.cells.at(at) = {integer(cell.at(1), kMostSteps),
+                                      integer(cell.at(2), kMostSteps),
+                                      integer(cell.at(3), kMostSteps), active};
+                watch.active = watch.active || active;
             }
         }
     } catch (const std::exception& error) {

@@ -1,20 +1,40 @@
 #include "framework/training/run_state.h"
 
+#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/storage/json_depth.h"
 
 namespace evenkeel {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
+// (The library would convert any number and true, undefined where it does not fit.)
+std::int64_t integer(const Json& json, const char* key) {
+    const Json& value = json.at(key);
+    const bool fits = value.is_number_integer() &&
+                      !(value.is_number_unsigned() && value.get<std::uint64_t>() >> 63 != 0);
+    EVENKEEL_CHECK(fits, key, "got no integer");
+    return value.get<std::int64_t>();
+}
+
+std::uint64_t parse_fingerprint(const std::string& text) {
+    std::uint64_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [stop, error] = std::from_chars(text.data(), end, value, 16);
+    EVENKEEL_CHECK(error == std::errc() && stop == end, "data_fingerprint",
+                   "got no hexadecimal number");
+    return value;
+}
+
 RecentSteps parse_recent(const Json& json) {
     RecentSteps recent;
     recent.losses = json.at("losses").get<std::deque<double>>();
     recent.grad_norms = json.at("grad_norms").get<std::deque<double>>();
-    recent.outliers = json.at("outliers");
-    recent.outliers_in_row = json.at("outliers_in_row");
+    recent.outliers = integer(json, "outliers");
+    recent.outliers_in_row = integer(json, "outliers_in_row");
     EVENKEEL_CHECK(recent.losses.size() == recent.grad_norms.size() &&
                        recent.losses.size() <= kOutlierWindow && recent.outliers_in_row >= 0 &&
                        recent.outliers_in_row <= recent.outliers,
@@ -81,16 +101,18 @@ std::string to_json(const RunState& state) {
 
 RunState parse_run_state(const std::string& text, const std::string& origin) {
     try {
+        check_json_depth("resume", text, origin);
         const Json json = Json::parse(text);
         RunState state;
-        state.step = json.at("step");
-        state.updates = json.at("updates");
-        state.updates_before = json.value("updates_before", std::int64_t{0});
-        state.sample = json.at("sample");
-        state.seed = json.at("seed");
-        state.seq_len = json.at("seq_len");
-        state.fingerprint =
-            std::stoull(json.at("data_fingerprint").get<std::string>(), nullptr, 16);
+        state.step = integer(json, "step");
+        state.updates = integer(json, "updates");
+        if (json.contains("updates_before")) {
+            state.updates_before = integer(json, "updates_before");
+        }
+        state.sample = integer(json, "sample");
+        state.seed = integer(json, "seed");
+        state.seq_len = integer(json, "seq_len");
+        state.fingerprint = parse_fingerprint(json.at("data_fingerprint").get<std::string>());
         state.model = json.at("model").dump();
         state.settings = json.at("settings").dump();
         if (json.contains("alarms")) state.alarms = json.at("alarms").dump();

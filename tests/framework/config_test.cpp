@@ -227,6 +227,14 @@ TEST(ConfigTest, BrokenJsonNamesLineAndColumn) {
     EXPECT_NE(parse_message("{\"trainer\": {\"run_dir\": \"\xff\"}}").find("not JSON"),
               std::string::npos);
     EXPECT_NE(parse_message(std::string(100000, '[')).find("not JSON"), std::string::npos);
+    // The JSON library stops at a NUL, and would take what is before it for all.
+    EXPECT_EQ(parse_message(std::string("{}\0{", 4)), "[config] a.json: not JSON: it holds a NUL");
+}
+
+TEST(ConfigTest, MessagesShowTheBeginningOfLongNames) {
+    const std::string name(100000, 'a');
+    EXPECT_LT(parse_message("{\"" + name + "\": 1}").size(), 1000u);
+    EXPECT_LT(parse_message("{\"trainer\": " + name + "}").size(), 1000u);
 }
 
 TEST(ConfigTest, OverridesNeedNoQuotes) {

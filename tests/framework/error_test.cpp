@@ -18,6 +18,14 @@ TEST(ErrorTest, CheckSaysWhereAndWhat) {
     }
 }
 
+TEST(ErrorTest, MessagesHoldNothingThatATerminalObeys) {
+    try {
+        throw_error(ErrorCode::kIo, "op", "a\x1b[31m\rb\x7f\n\tc\xc3\xa9");
+    } catch (const Error& e) {
+        EXPECT_STREQ(e.what(), "[op] a?[31m?b?\n\tc\xc3\xa9");
+    }
+}
+
 TEST(ErrorTest, CheckEvaluatesItsConditionOnceAndItsMessageOnlyOnFailure) {
     int evaluated = 0, formatted = 0;
     EVENKEEL_CHECK(++evaluated == 1, "op", ++formatted);

@@ -66,6 +66,21 @@ TEST(ModelConfigTest, NamesASizeWhoseProductsWouldOverflow) {
     expect_named([](ModelConfig& c) { c.attention.num_heads = kHuge; }, "attention.num_heads");
 }
 
+TEST(ModelConfigTest, RefusesSizesThatFitOneByOneButNotTogether) {
+    ModelConfig config = testing::tiny_model();
+    config.width = config.feed_forward_width = std::int64_t{1} << 30;
+    EXPECT_NE(complaint(config, 1).find("want fewer than 2^58"), std::string::npos)
+        << complaint(config, 1);
+    config = testing::tiny_model();
+    config.num_layers = 1 << 16;
+    EXPECT_EQ(complaint(config, 1), "none");
+    EXPECT_GT(parameter_count(config), 0);
+    config.num_layers = (1 << 16) + 1;
+    EXPECT_NE(complaint(config, 1).find("model.num_layers: got 65537, want at most 65536"),
+              std::string::npos)
+        << complaint(config, 1);
+}
+
 TEST(ModelConfigTest, WarnsOfSigmaReparametrisationUnderANorm) {
     ModelConfig config = testing::tiny_model();
     EXPECT_TRUE(config.warnings().empty());

@@ -182,6 +182,13 @@ TEST(AlarmTest, GoesOnFromItsState) {
     EXPECT_EQ(later.check(table(3, {4.1f, 2, 3, 4})).size(), 1u);
     EXPECT_THROW(later.restore("{\"rule of metric\": 3}"), Error);
     later.restore("{}");
+    for (const char* state : {R"({"numbers": 1099511627776, "first": [], "cells": []})",
+                              R"({"numbers": 1e300, "first": [], "cells": []})",
+                              R"({"numbers": -1, "first": [], "cells": []})",
+                              R"({"numbers": 4, "first": [], "cells": [[4, 1, 0, 1, 1]]})",
+                              R"({"numbers": 4, "first": [], "cells": [[0, 1.5, 0, 1, 1]]})"}) {
+        EXPECT_THROW(later.restore(concat("{\"rule of metric\": ", state, "}")), Error) << state;
+    }
 }
 
 TEST(AlarmTest, IsNotOverAfterRestoreForWantOfALine) {
