@@ -61,7 +61,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
         return 0;
     }
     for (std::size_t i = 1; i < parts.size(); ++i) {
-        fuzz::accepted({ErrorCode::kConfig}, [&] { apply_override(visit, parts[i]); });
+        const auto apply = [&] { apply_override(visit, parts[i]); };
+        if (!fuzz::accepted({ErrorCode::kConfig}, apply)) return 0;
     }
     fuzz::read_again(config);
     compact_text(config);
