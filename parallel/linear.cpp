@@ -50,6 +50,14 @@ Tensor input_gradient(const Tensor& dy, const Tensor& dy_rows, const Tensor& wei
     return dx;
 }
 
+// The rows of a stream that this rank holds where x may be all of them.
+Tensor own_rows(const ProcessGrid& grid, const SequenceRegion& region, const Tensor& x) {
+    const std::int64_t all = region.batch * region.positions;
+    if (!region.is_cut() || x.size(0) * x.size(1) != all) return x;
+    const std::int64_t rows = all / grid.tp_size(), begin = rows * grid.tp_rank();
+    return x.view({1, all, x.size(2)}).slice(1, begin, begin + rows);
+}
+
 // dW += dy^T x.
 void add_weight_gradient(const Tensor& dy_rows, const Tensor& x_rows, const Tensor& weight_grad) {
     gemm(dy_rows, x_rows, weight_grad, {.transpose_a = true, .accumulate = true});
@@ -170,7 +178,10 @@ Tensor RowParallelLinear::backward(const Tensor& dy,
     constexpr const char* kOp = "RowParallelLinear::backward";
     const Tensor& weight = weight_.value;
     PendingRows gathering = start_gather_rows(grid_, region, dy);
-    if (has_bias()) add_bias_gradient(as_rows(kOp, "dy", dy, weight.size(0)), bias_.grad);
+    if (has_bias()) {
+        const Tensor own = own_rows(grid_, region, dy);  // others' rows are theirs to count
+        add_bias_gradient(as_rows(kOp, "dy", own, weight.size(0)), bias_.grad);
+    }
     const Tensor all = gathering.wait();
     const Tensor dy_rows = as_rows(kOp, "dy", all, weight.size(0));
     const Tensor x_rows = as_rows(kOp, "x", x, weight.size(1));

@@ -1,8 +1,8 @@
 // Linear layers cut over tensor-parallel ranks (Shoeybi et al. 2019, Megatron-LM, section 3). Weights are
 // [out, in], y = x W^T + b. Biases are fp32, start at 0 and take no weight decay.
 //
-// Between two such layers all rows of the inner width are there, cut over ranks by width. Outside, the width is whole
-// and rows are as the region holds them (sequence_region.h): [B, T, width], all on every rank, or a part of them.
+// Between two such layers all rows of the inner width are there, cut by width. Outside, the width is whole and rows are
+// as the region holds them (sequence_region.h): all on every rank, or a part of them. What is given may be all at any rate.
 //
 // B batch, T positions, I input width, O output width, P tensor-parallel size.
 #pragma once

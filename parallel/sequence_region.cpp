@@ -10,6 +10,11 @@ Shape part_shape(const ProcessGrid& grid, const SequenceRegion& region, std::int
     return {1, region.batch * region.positions / grid.tp_size(), width};
 }
 
+// Whether x is all rows of a region that is cut.
+bool is_whole(const SequenceRegion& region, const Tensor& x) {
+    return x.shape() == Shape{region.batch, region.positions, x.size(2)};
+}
+
 }  // namespace
 
 SequenceRegion sequence_region(const ProcessGrid& grid,
@@ -29,6 +34,7 @@ PendingRows start_gather_rows(const ProcessGrid& grid,
                               const Tensor& x) {
     if (!region.is_cut()) return {x, {}};
     EVENKEEL_CHECK(x.defined() && x.rank() == 3, "gather_rows", "x: want [1, B T / P, C]");
+    if (is_whole(region, x)) return {x, {}};
     const std::int64_t C = x.size(2);
     check_shape("gather_rows", "x", x, part_shape(grid, region, C));
     const Tensor whole =

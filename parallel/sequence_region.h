@@ -42,7 +42,7 @@ struct [[nodiscard]] PendingRows {
     }
 };
 
-// All rows [B, T, C] of a stream of which x is what this rank holds: x itself where nothing is cut.
+// All rows [B, T, C] of a stream of which x is what this rank holds; x itself where nothing is cut, or x is all rows.
 Tensor gather_rows(const ProcessGrid& grid, const SequenceRegion& region, const Tensor& x);
 PendingRows start_gather_rows(const ProcessGrid& grid,
                               const SequenceRegion& region,

@@ -31,6 +31,7 @@ class ParallelBlock : public DecoderBlock {
     void collect_parameters(ParameterList& list) override;
 
   private:
+    const ProcessGrid& grid_;
     Norm norm_;
 };
 

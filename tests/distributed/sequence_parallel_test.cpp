@@ -198,7 +198,7 @@ Traffic traffic_of(const ProcessGrid& grid, const ModelConfig& config) {
     return traffic;
 }
 
-TEST(SequenceParallelTraffic, HasTwoGathersAndTwoScattersALayerEachWayAndTwoGathersMoreInBackward) {
+TEST(SequenceParallelTraffic, GathersAndScattersWhatTheLayersReadAndReturn) {
     const GridShape shape{world().size(), 1};
     const ProcessGrid whole = grid_of(shape, false), cut = grid_of(shape, true);
     for (const Architecture architecture :
@@ -211,17 +211,29 @@ TEST(SequenceParallelTraffic, HasTwoGathersAndTwoScattersALayerEachWayAndTwoGath
             config.num_layers = layers;
             const Traffic got = traffic_of(cut, config), want = traffic_of(whole, config);
             // Behind the embedding the sum is scattered, before the projection its input gathered; backward the
-            // same the other way round, and the input once more.
+            // same the other way round, and the input once more. The two layers of a parallel block share their input
+            // and the gradient.
+            const std::int64_t gathers =
+                (architecture == Architecture::kParallel ? 1 : 2) * layers + 1;
             EXPECT_EQ(got.forward.all_reduces, 0);
             EXPECT_EQ(got.forward.reduce_scatters, 2 * layers + 1);
-            EXPECT_EQ(got.forward.all_gathers, 2 * layers + 1);
-            EXPECT_EQ(got.forward.bytes, 2 * want.forward.bytes) << "a sum on all ranks is both";
+            EXPECT_EQ(got.forward.all_gathers, gathers);
+            const std::int64_t stream = want.forward.bytes / want.forward.all_reduces;
+            EXPECT_EQ(want.forward.all_reduces, 2 * layers + 1);
+            EXPECT_EQ(got.forward.bytes, (2 * layers + 1 + gathers) * stream)
+                << "a sum on all ranks is both";
             EXPECT_EQ(got.pass.all_reduces, 2) << "of the loss";
             EXPECT_EQ(got.pass.reduce_scatters, 4 * layers + 2);
-            EXPECT_EQ(got.pass.all_gathers, 6 * layers + 3);
+            EXPECT_EQ(got.pass.all_gathers, 3 * gathers);
             EXPECT_EQ(got.pass.broadcasts, 0);
             EXPECT_EQ(got.reduction.all_reduces, want.reduction.all_reduces + 1)
                 << "gains of all norms in one message";
+            if (architecture != Architecture::kParallel) continue;
+            for (const Recompute recompute : {Recompute::kAttention, Recompute::kFull}) {
+                config.recompute = recompute;
+                EXPECT_EQ(traffic_of(cut, config).pass.all_gathers, 3 * gathers)
+                    << "what is made again reads what backward gathers";
+            }
         }
     }
 }
@@ -341,6 +353,8 @@ TEST_F(SequenceRegionTest, GathersRowsInOrderAndScattersTheirSum) {
         const Tensor all = gaussian({kBatch, kPositions, 5}, type, 1);
         EXPECT_TRUE(same_bits(gather_rows(grid_, region_, own(all)), all));
         EXPECT_EQ(gather_rows(grid_, {}, all).raw(), all.raw());
+        // What has been gathered is not gathered again.
+        EXPECT_EQ(gather_rows(grid_, region_, all).raw(), all.raw());
         const auto mine = [&] {
             return gaussian({kBatch, kPositions, 5}, type,
                             2 + static_cast<std::uint64_t>(world().rank()));
@@ -348,7 +362,7 @@ TEST_F(SequenceRegionTest, GathersRowsInOrderAndScattersTheirSum) {
         EXPECT_TRUE(same_bits(sum_rows(grid_, region_, mine()), own(sum_rows(grid_, {}, mine()))));
     }
     EXPECT_THROW(
-        gather_rows(grid_, region_, Tensor::zeros({kBatch, kPositions, 5}, DType::kFloat32)),
+        gather_rows(grid_, region_, Tensor::zeros({kBatch, kPositions - 1, 5}, DType::kFloat32)),
         Error);
     EXPECT_THROW(sum_rows(grid_, region_, Tensor::zeros({1, kRows / 2, 5}, DType::kFloat32)),
                  Error);
@@ -392,6 +406,13 @@ TEST_F(SequenceRegionTest, LinearLayersOnPartsOfTheRowsAreThoseOnAllRows) {
         EXPECT_TRUE(same_bits(in.backward(dhidden, own(x), region_), own(dx)));
         EXPECT_TRUE(same_bits(in.part(0).grad, in_all.part(0).grad));
         EXPECT_TRUE(same_bits(in.bias(0).grad, in_all.bias(0).grad));
+        // The same where all rows have been gathered: each still counts on one rank.
+        out.bias().grad.zero();
+        EXPECT_TRUE(same_bits(out.backward(dy, hidden, region_), dhidden));
+        grid_.tensor().all_reduce(out.bias().grad, ReduceOp::kSum);
+        EXPECT_TRUE(testing::near(out.bias().grad, out_all.bias().grad, 1e-5, 1e-5));
+        EXPECT_TRUE(same_bits(in.forward(x, region_), hidden));
+        EXPECT_TRUE(same_bits(in.backward(dhidden, x, region_), own(dx)));
     }
 }
 
