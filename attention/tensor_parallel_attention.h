@@ -40,7 +40,7 @@ struct AttentionSaved {
 // Where the tokens of a batch stand.
 struct SequenceLayout {
     Tensor positions;  // [B, T] int32, undefined: 0 .. T-1
-    // One more than the largest position; 0: read from `positions`, which on CUDA the host waits for.
+    // More than any position; 0: read from `positions`, which on CUDA the host waits for.
     std::int64_t positions_end = 0;
     std::vector<std::int32_t> cu_seqlens;  // see AttentionMask; positions then restart per document
     SequenceRegion region;  // how what is before and after the layer's products is held

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "framework/device_memory.h"
 #include "launch/run_config.h"
@@ -13,9 +14,20 @@ namespace evenkeel {
 // The configuration is valid for that many ranks.
 MemoryPlan plan_memory(const RunConfig& config, int world_size);
 
-// One clause that names the settings nearest to the configuration whose plan takes `available` bytes at most:
-// a smaller micro-batch that divides what a rank sees of a step, or else more that backward makes again, or else
-// more tensor-parallel ranks.
+// What each setting that makes less of it saves by itself, as far as it is not there already: parts of the optimizer's
+// state (parallel.zero_stage) and of the stream (parallel.sequence_parallel) on each rank, what backward makes again
+// (model.recompute), the next smaller micro-batch that divides this one. The largest first.
+struct Saving {
+    std::string setting;  // "parallel.zero_stage=1"
+    std::size_t bytes;
+};
+std::vector<Saving> savings(const RunConfig& config, int world_size);
+
+// One clause that names the settings nearest to the configuration whose plan takes `available` bytes at most. In this
+// order: the optimizer's state or the stream in parts, which change no result beyond its last digits and cost
+// nothing worth the name (of the two the one that saves more, or else both); with as few of these as it takes a smaller
+// micro-batch that divides what a rank sees of a step; or else more that backward makes again; or else more
+// tensor-parallel ranks.
 std::string what_fits(const RunConfig& config, int world_size, std::size_t available);
 
 // Before anything is allocated: throws kConfig where a GPU's free memory, or a machine's whole, is less than the

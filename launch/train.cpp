@@ -197,17 +197,24 @@ int train_model(RunConfig& config,
     return 0;
 }
 
-// What cutting the optimizer's state saves each rank, or would.
-std::string zero_saving(RunConfig config, int ranks) {
-    const auto total = [&](std::int64_t stage) {
-        config.parallel.zero_stage = stage;
-        return plan_memory(config, ranks).total();
-    };
-    const bool on = config.parallel.zero_stage == 1;
-    const std::size_t cut = total(1), whole = total(0);
-    if (cut >= whole) return "";
-    return concat("parallel.zero_stage=1 ", on ? "saves " : "would save ", bytes_text(whole - cut),
-                  " of ", bytes_text(whole), "\n");
+// What cutting the optimizer's state saves each rank, and what other settings would, a line each.
+std::string savings_lines(const RunConfig& config, int ranks) {
+    const std::size_t now = plan_memory(config, ranks).total();
+    std::string text;
+    if (config.parallel.zero_stage == 1) {
+        RunConfig changed = config;
+        changed.parallel.zero_stage = 0;
+        const std::size_t whole = plan_memory(changed, ranks).total();
+        if (whole > now) {
+            text += concat("parallel.zero_stage=1 saves ", bytes_text(whole - now), " of ",
+                           bytes_text(whole), "\n");
+        }
+    }
+    for (const Saving& saving : savings(config, ranks)) {
+        text += concat(saving.setting, " would save ", bytes_text(saving.bytes), " of ",
+                       bytes_text(now), "\n");
+    }
+    return text;
 }
 
 // What a token takes, and with what backward makes again what the hardware does for it.
@@ -235,7 +242,7 @@ void print_plan(const RunConfig& config) {
     std::cout << grouped(parameter_count(config.model)) << " parameters on " << ranks
               << " rank(s), tensor parallel " << parallel.tensor_parallel
               << "; memory of each rank, " << name_of(config.device) << "\n"
-              << to_text(plan_memory(config, ranks)) << zero_saving(config, ranks)
+              << to_text(plan_memory(config, ranks)) << savings_lines(config, ranks)
               << flops_text(config) << "\n";
 }
 

@@ -40,6 +40,9 @@ LanguageModel::Input LanguageModel::prepare(const Batch& batch) const {
         input.layout.positions_end =
             std::max<std::int64_t>(input.layout.positions_end, bounds[i] - bounds[i - 1]);
     }
+    // A table for all documents that a row can hold, so that it is made once.
+    input.layout.positions_end =
+        std::max(input.layout.positions_end, std::min(batch.tokens.size(1), config_.max_seq_len));
     input.tokens = input.tokens.view({1, rows});
     if (input.targets.defined()) input.targets = input.targets.view({1, rows});
     input.layout.positions =

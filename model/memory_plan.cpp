@@ -18,12 +18,14 @@ struct Sizes {
     std::size_t N, T, C, D, F, V, L, e;  // F and V over P, V of the longest part
     std::size_t R;                       // rows of the stream
     std::size_t gradient;                // w: bytes
-    std::size_t heads, kv_heads;         // Hl, Kl
-    std::size_t inner;                   // g
-    std::size_t norms;                   // n, of the residual stream in a layer
-    std::size_t norm_elements;           // of one of those
-    std::size_t statistics;              // m, of a row of one
-    std::size_t parts;                   // Q, or 1 where nothing is cut
+    std::size_t
+        gathered;  // all rows of one tensor of the stream, of a parallel layer whose rows are cut
+    std::size_t heads, kv_heads;  // Hl, Kl
+    std::size_t inner;            // g
+    std::size_t norms;            // n, of the residual stream in a layer
+    std::size_t norm_elements;    // of one of those
+    std::size_t statistics;       // m, of a row of one
+    std::size_t parts;            // Q, or 1 where nothing is cut
     bool ngpt;
     bool cut;  // sequence parallelism
 
@@ -47,6 +49,7 @@ struct Sizes {
         cut = shape.sequence_parallel && P > 1;
         R = cut ? N / size(P) : N;
         gradient = e * C * (cut ? 2 * N + R : N);
+        gathered = cut && config.architecture == Architecture::kParallel ? e * N * C : 0;
     }
 };
 
@@ -116,7 +119,9 @@ std::size_t saved_norm(const AttentionConfig& a, const Sizes& s) {
     return statistic + 4 * rows * s.D;
 }
 
-void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan) {
+// Returns the bytes of the gradients that travel together between data-parallel ranks, the most that do: parameters lie
+// in buckets with their like (ParameterBuckets).
+std::size_t plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan) {
     const std::size_t layer =
         (2 * s.heads + 2 * s.kv_heads) * s.D * s.C + (s.inner + 1) * s.F * s.C;
     const std::size_t matrices = (config.tied_embeddings ? 1 : 2) * s.V * s.C + s.L * layer;
@@ -141,7 +146,14 @@ void plan_parameters(const ModelConfig& config, const Sizes& s, MemoryPlan& plan
     const std::size_t own_masters = s.e == 2 ? held(matrices, whole_matrices) : matrices;
     plan.masters = 4 * (own_masters + gains + starts);
     plan.gradients = 4 * (matrices + gains + starts);
-    plan.moments = 8 * (held(matrices, whole_matrices) + held(gains, whole_gains) + starts);
+    const std::size_t trained = held(matrices, whole_matrices) + held(gains, whole_gains);
+    plan.moments = 8 * (trained + starts);
+    plan.snapshot = 12 * trained + 4 * starts;
+
+    const std::size_t scaled = scales * s.C;  // of nGPT: their values are made with scales
+    const std::size_t others = matrices - whole_matrices + (s.e == 4 ? gains : 0);  // of one type
+    const std::size_t bucket = std::max({scaled, whole_matrices - scaled, others, gains});
+    return 4 * std::min(bucket, static_cast<std::size_t>(ParameterBuckets::kElements));
 }
 
 // sigma_reparam.h: values of their own in fp32 too, three small parameters a matrix (at multiples of
@@ -157,6 +169,7 @@ void plan_sigma_reparam(const ModelConfig& config, const Sizes& s, MemoryPlan& p
         plan.masters += 4 * state;
         plan.gradients += 4 * state;
         plan.moments += 8 * state;
+        plan.snapshot += s.L * (12 + 4 * (1 + rows));
         plan.tables += s.L * 8 * (rows + columns + 3 + sizeof(SpectralMatrix) / 8);
     }
 }
@@ -167,7 +180,8 @@ void plan_sigma_reparam(const ModelConfig& config, const Sizes& s, MemoryPlan& p
 std::size_t attention_backward(const ModelConfig& config, const Sizes& s, std::size_t scratch) {
     const std::size_t qkv = (s.heads + 2 * s.kv_heads) * s.D;
     const std::size_t returned = config.architecture == Architecture::kParallel ? s.C : 0;
-    return s.e * (s.R * returned + s.N * (s.heads * s.D + qkv)) + std::max(scratch, s.gradient);
+    return s.gathered + s.e * (s.R * returned + s.N * (s.heads * s.D + qkv)) +
+           std::max(scratch + s.gathered, s.gradient);
 }
 
 // What forward keeps of a layer, in bytes, and what backward's two halves have of it beside that.
@@ -225,7 +239,7 @@ void plan_activations(const ModelConfig& config,
     const std::size_t gradients = (post ? 3 : 2) * stream;
     const std::size_t final_norm = s.ngpt ? stream : 2 * stream + 4 * s.R * s.statistics;
     const auto feed_forward =
-        static_cast<std::int64_t>(s.e * s.N * (s.inner + 1) * s.F + s.gradient);
+        static_cast<std::int64_t>(s.e * s.N * (s.inner + 1) * s.F + s.gradient + s.gathered);
     const auto attention = static_cast<std::int64_t>(attention_backward(config, s, scratch));
     std::int64_t saved = 0, most = 0;
     for (std::int64_t i = 0; i < config.num_layers; ++i) {
@@ -248,19 +262,23 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     const Sizes s(config, shape);
     const bool on_gpu = shape.device == Device::kCuda;
     const DType type = s.e == 2 ? DType::kBFloat16 : DType::kFloat32;
+    // Packed documents are one sequence.
+    const std::int64_t tokens = shape.micro_batch_size * shape.seq_len;
+    const std::int64_t sequences = shape.packed ? 1 : shape.micro_batch_size;
     const FlashAttentionScratch scratch = flash_attention_scratch(
-        {shape.micro_batch_size, shape.seq_len, static_cast<std::int64_t>(s.heads),
+        {sequences, tokens / sequences, static_cast<std::int64_t>(s.heads),
          static_cast<std::int64_t>(s.kv_heads), config.attention.head_dim, type, shape.device,
          config.telemetry, config.attention.sink != AttentionConfig::Sink::kNone});
 
     MemoryPlan plan;
-    plan_parameters(config, s, plan);
+    const std::size_t bucket = plan_parameters(config, s, plan);
     if (config.sigma_reparam) plan_sigma_reparam(config, s, plan);
     const std::size_t rotated =
         2 * rope_frequencies(config.attention.rope, config.attention.head_dim).size();
     // A step's micro-batches are made at once, on the CPU; a GPU holds one at a time.
     const auto batches = static_cast<std::size_t>(on_gpu ? 1 : shape.micro_batches);
     plan.tables += s.L * 4 * s.T * rotated + batches * 8 * s.N;
+    if (shape.packed) plan.tables += 4 * s.N;
     if (config.telemetry) {
         plan.tables += HeadStatistics::bytes(static_cast<std::int64_t>(s.L),
                                              static_cast<std::int64_t>(s.heads),
@@ -268,7 +286,8 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
     }
 
     plan.loss = s.e * s.N * s.V + 4 * s.N;
-    plan_activations(config, s, scratch.backward, plan);
+    const std::size_t documents = shape.packed && on_gpu ? 8 * s.N : 0;
+    plan_activations(config, s, scratch.backward + documents, plan);
     if (!on_gpu && shape.tensor_parallel > 1) {
         const auto P = static_cast<std::size_t>(shape.tensor_parallel);
         const std::size_t stream = s.e * s.N * s.C;
@@ -277,12 +296,12 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
         plan.communication = direct ? stream * (P - 1) : pieces;
     }
     if (!on_gpu && shape.data_parallel > 1) {
-        constexpr auto kBucket = static_cast<std::size_t>(4 * ParameterBuckets::kElements);
         const auto Q = static_cast<std::size_t>(shape.data_parallel);
-        const std::size_t bucket = std::min(kBucket, plan.gradients);
         plan.communication += std::min(kLongestMessage, bucket) / Q * (Q - 1);
     }
     if (on_gpu) plan.workspace = kWorkspace;
+    plan.snapshot_is_apart = on_gpu;
+    if (!shape.async_checkpoints) plan.snapshot = 0;
     return plan;
 }
 
@@ -305,6 +324,8 @@ std::string to_text(const MemoryPlan& plan) {
         std::snprintf(start, sizeof start, "  %-14s %10s", name, bytes_text(bytes).c_str());
         text += start + (detail.empty() ? "" : "  " + detail) + "\n";
     };
+    constexpr const char* kSnapshot =
+        "the state's copy that is written beside the training, from the first checkpoint on";
     line("parameters", plan.parameters(),
          (plan.values > 0 ? "values " + bytes_text(plan.values) + ", " : "") + "masters " +
              bytes_text(plan.masters) + ", gradients " + bytes_text(plan.gradients) + ", moments " +
@@ -316,7 +337,9 @@ std::string to_text(const MemoryPlan& plan) {
     line("communication", plan.communication, "");
     line("workspace", plan.workspace,
          "cuBLASLt; beside it a GPU holds its context and NCCL's buffers");
+    if (!plan.snapshot_is_apart) line("checkpoint", plan.snapshot, kSnapshot);
     line("in all", plan.total(), "");
+    if (plan.snapshot_is_apart) line("on the host", plan.snapshot, kSnapshot);
     return text;
 }
 

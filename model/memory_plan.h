@@ -5,7 +5,8 @@
 // this rank (Kl = 1 where P > K), g = 2 matrices lead into the feed-forward layer where it is gated and 1 with GELU,
 // a layer has n norms (pre_norm and post_norm 2, sandwich_norm 4, parallel 1) with m numbers a row (RMSNorm 1,
 // LayerNorm 2), R = N rows of the stream are on this rank, with sequence parallelism N/P, e bytes are an element of
-// the compute type, s are those of flash_attention_scratch in backward.
+// the compute type, s are those of flash_attention_scratch in backward and, on a GPU, 8 N
+// where documents are packed.
 #pragma once
 
 #include <cstddef>
@@ -26,6 +27,8 @@ struct StepShape {
     std::int64_t micro_batches = 1;     // of a step
     std::int64_t seq_len = 256;         // T
     bool sequence_parallel = false;
+    bool packed = false;  // batches are documents one behind the other (Batch::cu_seqlens)
+    bool async_checkpoints = false;  // TrainerConfig::checkpoint_async
 };
 
 // In bytes.
@@ -43,7 +46,8 @@ struct MemoryPlan {
     std::size_t masters = 0;    // 4 (M + G); cut, of bf16: 4 (Mw + (M - Mw)/Q + G)
     std::size_t gradients = 0;  // 4 (M + G)
     std::size_t moments = 0;    // 8 (M + G); cut: 8 (Mw + Gw + (M - Mw + G - Gw)/Q)
-    std::size_t tables = 0;  // rotation of each layer 4 T D, telemetry, token ids, singular vectors
+    // Rotation of each layer 4 T D, telemetry, token ids, singular vectors; of packed documents positions, 4 N.
+    std::size_t tables = 0;
 
     // Of one layer between forward and backward where nothing is made again:
     //   e (4 R C + N (3 Hl + 3 Kl) D + N (g + 1) F/P) + 4 N (2 Hl + Kl) + 4 R n m,
@@ -67,15 +71,23 @@ struct MemoryPlan {
     std::size_t backward = 0;
     std::size_t communication = 0;  // staging of sums over ranks on the CPU
 
+    // What the first rank copies for checkpoints that are written beside the training, kept from the first one on, in
+    // the host's memory: 12 bytes for each element whose master and moments it writes (state_shard.h), and 4 for
+    // each that is not trained. Others of its data-parallel group write nothing, or with zero_stage 1 their parts.
+    std::size_t snapshot = 0;
+
     // What cuBLASLt holds on a GPU beside tensors, at most. A CUDA context, loaded kernels and NCCL's channels are
     // not known here, nor what oneDNN keeps on the CPU.
     std::size_t workspace = 0;
 
     std::size_t parameters() const { return values + masters + gradients + moments; }
     std::size_t passes() const { return saved + loss + backward; }  // between forward and backward
-    // Of all tensors: what Buffer::peak_bytes shows.
+    // Of a step's tensors: what Buffer::peak_bytes shows before there is a checkpoint.
     std::size_t peak() const { return parameters() + tables + passes() + communication; }
-    std::size_t total() const { return peak() + workspace; }
+    // Of the device's memory.
+    std::size_t total() const { return peak() + workspace + (snapshot_is_apart ? 0 : snapshot); }
+
+    bool snapshot_is_apart = false;  // on a GPU, whose memory is not the host's
 };
 
 // The configuration must be valid for that tensor-parallel size.

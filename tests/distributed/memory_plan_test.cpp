@@ -1,9 +1,10 @@
 #include <gtest/gtest.h>
 
+#include "framework/training/checkpoint_writer.h"
 #include "model/method.h"
 #include "tests/support/devices.h"
 #include "tests/support/measured_peak.h"
-#include "tests/support/ranks.h"
+#include "tests/support/sharded_models.h"
 
 namespace evenkeel {
 namespace {
@@ -113,7 +114,8 @@ void expect_planned_state(const ModelConfig& config, std::int64_t zero_stage, De
     EXPECT_NEAR(static_cast<double>(plan.moments) / static_cast<double>(moments), 1.0, 0.01);
 }
 
-TEST(MemoryPlanOfRanks, KnowsWhatIsCutOverDataParallelRanks) {
+// Models of all kinds of state.
+std::vector<std::pair<std::string, ModelConfig>> models_of_all_states() {
     std::vector<std::pair<std::string, ModelConfig>> models;
     const auto add = [&](const char* name) -> ModelConfig& {
         models.emplace_back(name, testing::planned_model());
@@ -122,17 +124,80 @@ TEST(MemoryPlanOfRanks, KnowsWhatIsCutOverDataParallelRanks) {
     add("bf16");
     add("fp32").type = ComputeType::kFp32;
     add("tied").tied_embeddings = true;
-    add("held gains").attention.qk_norm.gain_bound = 20.0;
+    ModelConfig& held = add("held gains");
+    held.attention.qk_norm.gain_bound = 20.0;
     apply_method("qk_clip", add("qk_clip"));
     apply_method("sigma_reparam", add("sigma_reparam"));
     apply_method("ngpt", add("ngpt"));
-    for (const auto& [name, config] : models) {
+    return models;
+}
+
+TEST(MemoryPlanOfRanks, KnowsWhatIsCutOverDataParallelRanks) {
+    for (const auto& [name, config] : models_of_all_states()) {
         SCOPED_TRACE(name);
         for (const std::int64_t stage : {0, 1}) expect_planned_state(config, stage, Device::kCpu);
     }
     for (const Device device : testing::test_gpus()) {
         const ModelConfig config = testing::planned_gpu_model(Activation::kSwiGlu);
         for (const std::int64_t stage : {0, 1}) expect_planned_state(config, stage, device);
+    }
+}
+
+// What two checkpoints beside the training leave in the host's memory.
+void expect_planned_snapshot(const ModelConfig& config,
+                             const testing::GridShape& layout,
+                             std::int64_t zero_stage,
+                             Device device) {
+    const ProcessGrid grid(testing::world(),
+                           {.tensor_parallel = layout.tensor,
+                            .data_parallel = layout.data,
+                            .communication = Communication::kStaged,
+                            .zero_stage = zero_stage},
+                           device);
+    SCOPED_TRACE(concat(testing::name_of(grid), ", zero_stage ", zero_stage));
+    StepShape shape{.device = device,
+                    .tensor_parallel = layout.tensor,
+                    .data_parallel = layout.data,
+                    .zero_stage = zero_stage};
+    EXPECT_EQ(plan_memory(config, shape).snapshot, 0u);
+    shape.async_checkpoints = true;
+    const MemoryPlan plan = plan_memory(config, shape);
+    EXPECT_EQ(plan.total(),
+              plan.peak() + plan.workspace + (device == Device::kCpu ? plan.snapshot : 0));
+
+    const testing::SharedDirectory files;
+    LanguageModel model(grid, config, 1);
+    std::size_t kept = 0;
+    {
+        CheckpointWriter writer(model, CheckpointStore(files.path("checkpoints"), 1), true);
+        const std::size_t before = Buffer::live_bytes(Device::kCpu);
+        for (const std::int64_t step : {1, 2}) {
+            writer.start(step, "{}");
+            ASSERT_TRUE(writer.finish()) << writer.failure();
+        }
+        kept = Buffer::live_bytes(Device::kCpu) - before;
+    }
+    const double ratio = static_cast<double>(kept) / static_cast<double>(plan.snapshot);
+    EXPECT_LT(ratio, 1.01);
+    if (testing::world().rank() == 0) {
+        EXPECT_GT(ratio, 0.99) << kept << " bytes, planned " << plan.snapshot;
+    }
+}
+
+TEST(MemoryPlanOfRanks, KnowsWhatCheckpointsBesideTheTrainingKeep) {
+    for (const auto& [name, config] : models_of_all_states()) {
+        SCOPED_TRACE(name);
+        for (const testing::GridShape& shape : testing::grid_shapes()) {
+            for (const std::int64_t stage : {0, 1}) {
+                expect_planned_snapshot(config, shape, stage, Device::kCpu);
+            }
+        }
+    }
+    for (const Device device : testing::test_gpus()) {
+        const ModelConfig config = testing::planned_gpu_model(Activation::kSwiGlu);
+        for (const std::int64_t stage : {0, 1}) {
+            expect_planned_snapshot(config, {1, testing::world().size()}, stage, device);
+        }
     }
 }
 

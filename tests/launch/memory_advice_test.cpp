@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 namespace evenkeel {
 namespace {
 
@@ -70,12 +72,91 @@ TEST(MemoryAdviceTest, NamesWhatBackwardMayMakeAgainWhereNoMicroBatchFits) {
 
 TEST(MemoryAdviceTest, NamesTensorParallelRanksWhereNoMicroBatchFits) {
     const RunConfig config = large_run();
-    const std::size_t available = total_of(config, 1, 4);
+    RunConfig wanted = config;
+    wanted.trainer.micro_batch_size = 1;
+    wanted.parallel.tensor_parallel = 4;
+    wanted.parallel.sequence_parallel = true;
+    const std::size_t available = plan_memory(wanted, 4).total();
+    ASSERT_LT(available, total_of(config, 1, 4));
     ASSERT_LT(available, total_of(config, 1, 2));
-    EXPECT_EQ(what_fits(config, 1, available),
-              "parallel.tensor_parallel=4 trainer.micro_batch_size=1 fits: " +
-                  bytes_text(available) + " a rank, with 4 ranks in all");
+    EXPECT_EQ(
+        what_fits(config, 1, available),
+        "parallel.tensor_parallel=4 trainer.micro_batch_size=1 parallel.sequence_parallel=true "
+        "fits: " +
+            bytes_text(available) + " a rank, with 4 ranks in all");
     EXPECT_NE(what_fits(config, 1, 1000).find("make the model smaller"), std::string::npos);
+}
+
+// 2 x 2 ranks. What cuts only what there is comes before a smaller micro-batch, and alone where that is enough.
+TEST(MemoryAdviceTest, NamesPartsOfStateAndOfTheStreamBeforeASmallerMicroBatch) {
+    RunConfig config = large_run();
+    config.parallel.tensor_parallel = 2;
+    config.trainer.micro_batch_size = 12;
+    const auto total = [&](std::int64_t zero_stage, bool sequence_parallel, std::int64_t size) {
+        RunConfig changed = config;
+        changed.parallel.zero_stage = zero_stage;
+        changed.parallel.sequence_parallel = sequence_parallel;
+        changed.trainer.micro_batch_size = size;
+        return plan_memory(changed, 4).total();
+    };
+    const auto advice = [&](std::size_t available) {
+        const std::string text = what_fits(config, 4, available);
+        return text.substr(0, text.find(" fits: "));
+    };
+    const std::size_t zero = total(1, false, 12), cut = total(0, true, 12),
+                      both = total(1, true, 12);
+    ASSERT_LT(cut, zero) << "the stream is the larger part";
+    EXPECT_EQ(advice(total(0, false, 12) - 1), "parallel.sequence_parallel=true")
+        << "saves more, though either is enough";
+    EXPECT_EQ(advice(cut), "parallel.sequence_parallel=true");
+    EXPECT_EQ(advice(cut - 1), "parallel.zero_stage=1 parallel.sequence_parallel=true");
+    EXPECT_EQ(advice(both), "parallel.zero_stage=1 parallel.sequence_parallel=true");
+    ASSERT_LT(total(0, false, 6), both);
+    EXPECT_EQ(advice(both - 1), "trainer.micro_batch_size=6");
+    // Nothing is proposed that is there, or that ranks have no use for.
+    config.parallel.zero_stage = 1;
+    config.parallel.sequence_parallel = true;
+    EXPECT_EQ(advice(both - 1), "trainer.micro_batch_size=6");
+    config.parallel.tensor_parallel = 1;
+    for (const Saving& saving : savings(config, 1)) {
+        EXPECT_EQ(saving.setting.find("parallel."), std::string::npos) << saving.setting;
+    }
+}
+
+TEST(MemoryAdviceTest, TellsWhatEachSettingSavesByItselfTheLargestFirst) {
+    RunConfig config = large_run();
+    config.parallel.tensor_parallel = 2;
+    config.trainer.micro_batch_size = 12;
+    const std::size_t now = plan_memory(config, 4).total();
+    const std::vector<Saving> all = savings(config, 4);
+    std::map<std::string, std::size_t> by_name;
+    for (std::size_t i = 0; i < all.size(); ++i) {
+        by_name[all[i].setting] = all[i].bytes;
+        if (i > 0) EXPECT_LE(all[i].bytes, all[i - 1].bytes);
+    }
+    const auto saved = [&](const auto& change) {
+        RunConfig changed = config;
+        change(changed);
+        return now - plan_memory(changed, 4).total();
+    };
+    const std::map<std::string, std::size_t> want = {
+        {"parallel.zero_stage=1", saved([](RunConfig& c) { c.parallel.zero_stage = 1; })},
+        {"parallel.sequence_parallel=true",
+         saved([](RunConfig& c) { c.parallel.sequence_parallel = true; })},
+        {"model.recompute=attention",
+         saved([](RunConfig& c) { c.model.recompute = Recompute::kAttention; })},
+        {"model.recompute=full", saved([](RunConfig& c) { c.model.recompute = Recompute::kFull; })},
+        {"trainer.micro_batch_size=6", saved([](RunConfig& c) { c.trainer.micro_batch_size = 6; })},
+    };
+    EXPECT_EQ(by_name, want);
+    const std::string got = complaint(config, 4, {now - 1, now});
+    EXPECT_NE(
+        got.find(concat("; each by itself: ", all[0].setting, " saves ", bytes_text(all[0].bytes),
+                        ", ", all[1].setting, " ", bytes_text(all[1].bytes))),
+        std::string::npos)
+        << got;
+    // bf16: 14 bytes a parameter of state on each of two data-parallel ranks, 12 with a half of master and moments.
+    EXPECT_GT(by_name["parallel.zero_stage=1"], std::size_t{1} << 30);
 }
 
 TEST(MemoryAdviceTest, RefusesARunThatAGpuCannotHold) {

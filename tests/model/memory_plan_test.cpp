@@ -54,6 +54,11 @@ const Case kCases[] = {
          s.micro_batch_size = 8;
          s.seq_len = 32;
      }},
+    {"PackedDocuments",
+     [](ModelConfig&, StepShape& s) {
+         s.micro_batch_size = 3;
+         s.packed = true;
+     }},
     {"FourMicroBatches", [](ModelConfig&, StepShape& s) { s.micro_batches = 4; }},
     {"SigmaReparam", [](ModelConfig& c, StepShape&) { c.sigma_reparam = true; }},
     {"SigmaReparamInFp32",
@@ -173,7 +178,10 @@ TEST_P(MemoryPlanOnGpuTest, PredictsThePeakOfTrainingWithinFivePercent) {
             config.attention.qkv_bias = config.feed_forward_bias = true;
             config.recompute = Recompute::kFull;
         }
-        const StepShape shape{.device = GetParam(), .micro_batch_size = 2, .seq_len = 64};
+        const StepShape shape{.device = GetParam(),
+                              .micro_batch_size = 2,
+                              .seq_len = 64,
+                              .packed = activation == Activation::kSwiGlu};
         const MemoryPlan plan = plan_memory(config, shape);
         const auto predicted = static_cast<double>(plan.peak());
         const auto measured = static_cast<double>(testing::measured_peak(grid, config, shape));

@@ -24,6 +24,7 @@ inline std::size_t measured_peak(const ProcessGrid& grid,
         for (std::int64_t i = 0; i < shape.micro_batches; ++i) {
             batches.push_back(random_batch(shape.micro_batch_size, shape.seq_len, config.vocab_size,
                                            static_cast<std::uint64_t>(i)));
+            if (shape.packed) pack_documents(batches.back(), static_cast<std::uint64_t>(i));
         }
         if (shape.data_parallel == 1) {
             for (const Batch& batch : batches) model.forward_backward(batch, 1.0, false, loss);

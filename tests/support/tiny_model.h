@@ -1,6 +1,7 @@
 // Models small enough to test whole.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "framework/rng.h"
@@ -93,6 +94,39 @@ inline Batch random_batch(std::int64_t batch,
     return result;
 }
 
+// Cuts each row into up to three documents, somewhere.
+inline void pack_documents(Batch& batch, std::uint64_t seed) {
+    const CounterRng rng(seed, purpose("test documents"));
+    const std::int64_t rows = batch.tokens.size(0), length = batch.tokens.size(1);
+    batch.cu_seqlens.clear();
+    for (std::int64_t row = 0; row < rows; ++row) {
+        const std::int64_t a = rng.below(2 * row, length), b = rng.below(2 * row + 1, length);
+        std::int64_t last = -1;
+        for (const std::int64_t at : {std::int64_t{0}, std::min(a, b), std::max(a, b)}) {
+            if (at > last) batch.cu_seqlens.push_back(static_cast<std::int32_t>(row * length + at));
+            last = std::max(last, at);
+        }
+    }
+    batch.cu_seqlens.push_back(static_cast<std::int32_t>(rows * length));
+    for (std::size_t i = 1; i < batch.cu_seqlens.size(); ++i) {
+        batch.targets.data<std::int32_t>()[batch.cu_seqlens[i] - 1] = Batch::kNoTarget;
+    }
+}
+
+// Rows [begin, end) of a batch, with their documents.
+inline Batch rows_of(const Batch& batch, std::int64_t begin, std::int64_t end) {
+    const std::int64_t length = batch.tokens.size(1);
+    Batch part{
+        batch.tokens.slice(0, begin, end).clone(), batch.targets.slice(0, begin, end).clone(), {}};
+    for (const std::int32_t bound : batch.cu_seqlens) {
+        const std::int64_t at = bound - begin * length;
+        if (at >= 0 && at <= (end - begin) * length) {
+            part.cu_seqlens.push_back(static_cast<std::int32_t>(at));
+        }
+    }
+    return part;
+}
+
 // Adds to the model's gradients, not reduced over data-parallel ranks; returns the unscaled mean loss.
 inline double forward_backward(TrainableModel& model, const Batch& batch, double loss_scale = 1.0) {
     const Tensor loss = Tensor::zeros({1}, DType::kFloat64, model.buckets().device());
@@ -119,10 +153,9 @@ inline void randomize_gains(TrainableModel& model) {
             continue;
         }
         init_normal(*parameter, 0.3, 3);
-        for (std::int64_t i = 0; i < parameter->master.numel(); ++i) {
-            parameter->master.data<float>()[i] += 1.0f;
-        }
-        parameter->refresh_value();
+        const Tensor shifted = parameter->value.clone();  // whole, also where masters are cut
+        for (std::int64_t i = 0; i < shifted.numel(); ++i) shifted.data<float>()[i] += 1.0f;
+        parameter->assign(shifted);
     }
 }
 
