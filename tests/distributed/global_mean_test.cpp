@@ -15,22 +15,10 @@ using testing::gather;
 using testing::GridShape;
 using testing::make_grid;
 using testing::random_batch;
+using testing::rows_of;
 using testing::SoloGrid;
 
 constexpr std::int64_t kRows = 8, kLength = 12;
-
-// Rows [begin, end) of a batch, with their documents.
-Batch rows_of(const Batch& batch, std::int64_t begin, std::int64_t end) {
-    Batch part{
-        batch.tokens.slice(0, begin, end).clone(), batch.targets.slice(0, begin, end).clone(), {}};
-    for (const std::int32_t bound : batch.cu_seqlens) {
-        const std::int64_t at = bound - begin * kLength;
-        if (at >= 0 && at <= (end - begin) * kLength) {
-            part.cu_seqlens.push_back(static_cast<std::int32_t>(at));
-        }
-    }
-    return part;
-}
 
 struct Case {
     const char* name;

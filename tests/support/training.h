@@ -27,8 +27,7 @@ inline ModelConfig small_gpu_model() {
 inline Batch part_of(const Batch& batch, const TrainableModel& model) {
     const std::int64_t rows = batch.tokens.size(0) / model.data_parallel_size();
     const std::int64_t begin = rows * model.data_parallel_rank();
-    return {batch.tokens.slice(0, begin, begin + rows).clone(),
-            batch.targets.slice(0, begin, begin + rows).clone()};
+    return rows_of(batch, begin, begin + rows);
 }
 
 struct TrainingCurve {
