@@ -10,6 +10,7 @@
 
 #include "framework/error.h"
 #include "framework/log.h"
+#include "framework/subnormals.h"
 #include "launch/cli_data.h"
 #include "launch/cli_scale.h"
 #include "launch/commands.h"
@@ -511,6 +512,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
 }  // namespace
 
 int main(int argc, char** argv) {
+    flush_subnormals();
     keep_freed_memory();
     try {
         // The doctor tells what is wrong with ranks that MPI does not see; all else would run wrongly.
