@@ -15,6 +15,7 @@
 #include "framework/error.h"
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
+#include "framework/training/heat_map.h"
 #include "framework/training/tensorboard.h"
 
 namespace evenkeel {
@@ -179,6 +180,26 @@ std::vector<std::pair<std::string, float>> tensorboard_scalars(const MetricRecor
     return scalars;
 }
 
+// A picture of each table that has numbers; `ranges` comes to hold what the tables' numbers are between.
+std::vector<PngImage> heat_maps(const MetricRecord& record,
+                                std::map<std::string, std::pair<float, float>>& ranges) {
+    std::vector<PngImage> images;
+    for (const MetricTable& table : record.tables) {
+        for (const float value : table.values) {
+            if (!std::isfinite(value)) continue;
+            auto& [low, high] = ranges.try_emplace(table.name, value, value).first->second;
+            low = std::min(low, value);
+            high = std::max(high, value);
+        }
+        const auto range = ranges.find(table.name);
+        if (range == ranges.end() || table.values.empty()) continue;
+        const auto [low, high] = range->second;
+        images.push_back(
+            {"heads/" + table.name, table.columns, table.rows, heat_map_png(table, low, high)});
+    }
+    return images;
+}
+
 void write_record(File& events, const std::string& event) {
     const std::string record = tfrecord(event);
     events.write(record.data(), record.size());
@@ -247,6 +268,8 @@ void MetricWriter::write(const MetricRecord& record) {
     const std::string line = to_json_line(record) + "\n";
     json_.write(line.data(), line.size());
     write_record(events_, scalars_event(wall_time(), record.step, tensorboard_scalars(record)));
+    const std::vector<PngImage> images = heat_maps(record, ranges_);
+    if (!images.empty()) write_record(events_, images_event(wall_time(), record.step, images));
 }
 
 }  // namespace evenkeel

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,8 +54,9 @@ struct MetricRecord {
 // Appends to DIR/metrics.jsonl and to a new DIR/events.out.tfevents.*; every record is handed to the
 // system before write returns. With resume_step >= 0, records of that step and later are dropped from
 // metrics.jsonl first, and so is a last line that an interrupted run left unfinished; TensorBoard is told
-// to forget them. In the event file a table is the minimum, the mean and the maximum of each of its rows. Throws
-// kIo naming the file.
+// to forget them. In the event file a table is the minimum, the mean and the maximum of each of its rows, and a
+// picture, heads/NAME, a pixel a cell, whose colours go from the smallest to the largest number that this writer has
+// been given for it. Throws kIo naming the file.
 class MetricWriter {
   public:
     explicit MetricWriter(const std::string& directory, std::int64_t resume_step = -1);
@@ -62,6 +64,8 @@ class MetricWriter {
 
   private:
     File json_, events_;
+    // The smallest and the largest finite number of each table so far.
+    std::map<std::string, std::pair<float, float>> ranges_;
 };
 
 // A record as one line of JSON, without the line's end: {"step":3,"loss":2.5,"max_logit":[[1,2],[3,4]]}.

@@ -62,7 +62,10 @@ constexpr int kStatus = 1;
 constexpr std::int64_t kStart = 1;
 // message Summary, message Summary.Value
 constexpr int kValue = 1;
-constexpr int kTag = 1, kSimpleValue = 2;
+constexpr int kTag = 1, kSimpleValue = 2, kImage = 4;
+// message Summary.Image
+constexpr int kHeight = 1, kWidth = 2, kColorspace = 3, kEncodedImage = 4;
+constexpr std::int64_t kRgb = 3;
 
 }  // namespace
 
@@ -95,6 +98,16 @@ std::string scalars_event(double wall_time,
     std::string summary;
     for (const auto& [name, value] : scalars) {
         summary += field(kValue, field(kTag, name) + field(kSimpleValue, value));
+    }
+    return field(kWallTime, wall_time) + field(kStep, step) + field(kSummary, summary);
+}
+
+std::string images_event(double wall_time, std::int64_t step, const std::vector<PngImage>& images) {
+    std::string summary;
+    for (const PngImage& image : images) {
+        const std::string pixels = field(kHeight, image.height) + field(kWidth, image.width) +
+                                   field(kColorspace, kRgb) + field(kEncodedImage, image.png);
+        summary += field(kValue, field(kTag, image.name) + field(kImage, pixels));
     }
     return field(kWallTime, wall_time) + field(kStep, step) + field(kSummary, summary);
 }

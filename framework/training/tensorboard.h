@@ -23,5 +23,11 @@ std::string restart_event(double wall_time, std::int64_t step);
 std::string scalars_event(double wall_time,
                           std::int64_t step,
                           const std::vector<std::pair<std::string, float>>& scalars);
+struct PngImage {
+    std::string name;
+    std::int64_t width = 0, height = 0;  // pixels
+    std::string png;                     // the file, in colour
+};
+std::string images_event(double wall_time, std::int64_t step, const std::vector<PngImage>& images);
 
 }  // namespace evenkeel

@@ -9,6 +9,7 @@
 
 #include "framework/error.h"
 #include "framework/storage/checkpoint.h"
+#include "framework/training/heat_map.h"
 #include "framework/training/tensorboard.h"
 #include "tests/support/temporary_directory.h"
 
@@ -228,6 +229,22 @@ TEST(TensorboardTest, EventsByHand) {
               "15000000c0");
 }
 
+TEST(TensorboardTest, PicturesByHand) {
+    // value {tag, image: field 4 {height: 1, width: 2, colour space: 3 = RGB, file: 4}}.
+    EXPECT_EQ(hex(images_event(1.0, 0, {{"a", 2, 5, "png"}})),
+              "09000000000000f03f"
+              "1000"
+              "2a12"
+              "0a10"
+              "0a0161"
+              "220b"
+              "0805"
+              "1002"
+              "1803"
+              "2203" +
+                  hex("png"));
+}
+
 // The tags and values of an event file, read by an independent walk over its bytes.
 std::vector<std::pair<std::string, float>> read_events(const std::string& path) {
     const std::string bytes = read_file(path);
@@ -307,6 +324,23 @@ TEST(TensorboardTest, EventFilesHoldScalarsAndTheTablesRows) {
         {"max_logit_min/layer_1", 4.0f},
         {"max_logit_mean/layer_1", 5.0f}};
     EXPECT_EQ(read_events(path), want);
+    const std::string bytes = read_file(path);
+    EXPECT_FAULT(bytes, "heads/max_logit");
+    EXPECT_FAULT(bytes, heat_map_png(record_of(1).tables[0], -2.0f, 6.0f));
+}
+
+TEST(TensorboardTest, ColoursOfPicturesKeepTheRangeOfWhatCameBefore) {
+    const TemporaryDirectory directory;
+    MetricWriter writer(directory.path());
+    MetricRecord hot = record_of(1), cold = record_of(2);
+    hot.tables[0].values = {NAN, 100.0f, 1.0f, 1.0f, 1.0f, 1.0f};
+    cold.tables[0].values = {INFINITY, 2.0f, 1.0f, 1.0f, 1.0f, 1.0f};
+    writer.write(hot);
+    writer.write(cold);
+    for (const auto& entry : std::filesystem::directory_iterator(directory.path())) {
+        if (entry.path().extension() == ".jsonl") continue;
+        EXPECT_FAULT(read_file(entry.path().string()), heat_map_png(cold.tables[0], 1.0f, 100.0f));
+    }
 }
 
 }  // namespace
