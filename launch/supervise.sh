@@ -10,8 +10,10 @@
 #   0  the run is done,
 #   2  a mistake of usage or configuration,
 #   4  a signal asked it to end (it has written a checkpoint),
+#   5  an alarm ended it (it has written a checkpoint),
 #   1  and no checkpoint was written: the same would fail again,
-# or after so many other failures in a row without a new checkpoint; with COMMAND's status. After a failure it waits,
+# or after so many other failures in a row without a new checkpoint; with COMMAND's status. And where RUN_DIR's checkpoints
+# cannot be read, so that nobody could tell progress: with status 1, or COMMAND's. After a failure it waits,
 # twice as long each time until there is progress. One line an attempt on standard error.
 #
 #   --failures N   failures in a row without a new checkpoint until it gives up (3)
@@ -53,17 +55,19 @@ for word in "$@"; do
     esac
 done
 
-# Names and times of the run's checkpoints, without those that are unfinished or set aside.
-checkpoints() {
-    find "$run/checkpoints" -mindepth 1 -maxdepth 1 -name 'step_*' ! -name '*.*' \
-        -printf '%f %T@\n' 2>/dev/null | sort || true
-}
-# Of those that are not in the list $1, the newest one's name.
-new_since() {
-    local all
-    all=$(comm -13 <(echo "$1") <(checkpoints))
-    all=${all##*$'\n'}
-    echo "${all%% *}"
+# Sets `seen` to names and times of the run's checkpoints, without those that are unfinished or set aside. Fails, and says
+# why, where they cannot be read: they would look like none.
+look() {
+    local all errors
+    all=$(LC_ALL=C find "$run/checkpoints/" -mindepth 1 -maxdepth 1 -name 'step_*' ! -name '*.*' \
+        -printf '%f %T@\n' 2>&1) || true
+    # There are none yet, or one has just been removed.
+    errors=$(grep '^find: ' <<<"$all" | grep -v ': No such file or directory$') || true
+    if [ -n "$errors" ]; then
+        say "cannot see whether there is progress: ${errors%%$'\n'*}"
+        return 1
+    fi
+    seen=$(grep -v '^find: ' <<<"$all" | sort) || true
 }
 
 command=0 asked=0 interrupted=false
@@ -87,7 +91,8 @@ trap '[ "$command" = 0 ] || hand_on USR2 USR2' USR2
 attempt=0 failed=0 pause=$wait before_status=0
 while true; do
     attempt=$((attempt + 1))
-    before=$(checkpoints)
+    look || exit 1
+    before=$seen
     start=$SECONDS
     "$@" </dev/null &
     command=$!
@@ -102,13 +107,20 @@ while true; do
     done
     command=0
     line="attempt $attempt ended with status $status after $((SECONDS - start)) s"
-    new=$(new_since "$before")
-    if [ -n "$new" ]; then
-        progress=true failed=0 pause=$wait
-        line="$line, new checkpoint $new"
+    if look; then
+        # The newest one's name, of those that were not there before.
+        new=$(comm -13 <(echo "$before") <(echo "$seen"))
+        new=${new##*$'\n'}
+        new=${new%% *}
+        if [ -n "$new" ]; then
+            progress=true failed=0 pause=$wait
+            line="$line, new checkpoint $new"
+        else
+            progress=false failed=$((failed + 1))
+            line="$line, no new checkpoint"
+        fi
     else
-        progress=false failed=$((failed + 1))
-        line="$line, no new checkpoint"
+        progress=unknown
     fi
     case $status in
     0) reason="the run is done" ;;
@@ -118,6 +130,8 @@ while true; do
     *)
         if [ "$asked" != 0 ]; then
             reason="it was asked to end"
+        elif [ "$progress" = unknown ]; then
+            reason="giving up"
         elif [ "$status" = 1 ] && ! $progress && { [ "$attempt" = 1 ] || [ "$before_status" = 1 ]; }; then
             reason="giving up: it would fail in the same way again"
         elif [ "$failed" -ge "$failures" ]; then

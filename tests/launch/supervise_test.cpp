@@ -63,6 +63,26 @@ TEST_F(SuperviseTest, ASetAsideCheckpointIsNoProgress) {
                137, 2, "giving up after 1 failures in a row");
 }
 
+TEST_F(SuperviseTest, CheckpointsThatCannotBeReadAreNotTakenForNone) {
+    const std::string checkpoints = files_.file("run/checkpoints");
+    const std::string words = "supervise: cannot see whether there is progress: find: ";
+    const std::string spoil = "rmdir $RUN/checkpoints\nln -s checkpoints $RUN/checkpoints\n";
+    expect_end(run(spoil + "exit 137"), 137, 1, words);
+    EXPECT_EQ(run_command("wc -l <" + files_.file("count")).output.substr(0, 1), "1");
+    // Before the first attempt, too.
+    Outcome outcome = run("exit 0");
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_EQ(count_of(words, outcome.output), 1) << outcome.output;
+    EXPECT_EQ(count_of("attempt", outcome.output), 0) << outcome.output;
+    // What is over needs no progress.
+    std::filesystem::remove(checkpoints);
+    std::filesystem::create_directory(checkpoints);
+    expect_end(run(spoil + "exit 0"), 0, 1, "the run is done");
+    // A run that has not begun has no directory.
+    std::filesystem::remove_all(files_.file("run"));
+    expect_end(run("exit 2"), 2, 1, "no new checkpoint; a mistake of usage or configuration");
+}
+
 TEST_F(SuperviseTest, AsksTheRunToEndAndStartsItNoMore) {
     const std::string script =
         "trap \"echo heard it; exit 4\" USR1\ntouch $RUN/up\n"
