@@ -26,8 +26,7 @@ void add_cluster(CLI::App& app, ScaleCommand& command) {
     app.add_option("--tokens", command.tokens,
                    "Tokens of the whole run, 15e12; default: trainer.steps of them")
         ->default_str("")
-        ->type_name("N")
-        ->check(CLI::Validator(CLI::PositiveNumber).description(""));
+        ->type_name("N");
     app.add_flag("--json", command.json, "Print JSON");
 }
 

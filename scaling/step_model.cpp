@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "framework/error.h"
 
@@ -159,8 +160,8 @@ Group tensor_group(const Layout& layout, std::int64_t gpus_per_node) {
 
 Group data_group(const Layout& layout, std::int64_t gpus_per_node) {
     const std::int64_t copies = std::max<std::int64_t>(gpus_per_node / layout.tensor_parallel, 1);
-    const std::int64_t per_node = std::min(layout.data_parallel, copies);
-    return {per_node, (layout.data_parallel + per_node - 1) / per_node};
+    const std::int64_t per_node = std::gcd(layout.data_parallel, copies);
+    return {per_node, layout.data_parallel / per_node};
 }
 
 double bubble_share(std::int64_t stages, std::int64_t chunks, std::int64_t micro_batches) {

@@ -44,7 +44,8 @@ struct StepTime {
     double total() const { return computing() + tensor + pipeline + data + overlap + bubble; }
 };
 
-// Where the ranks of a group lie: tensor-parallel ranks are neighbours, then data-parallel ones, then stages.
+// Where the ranks of a group lie: tensor-parallel ranks are neighbours, then data-parallel ones, then stages. Where copies
+// do not fill nodes evenly, as many a node as divide them all.
 Group tensor_group(const Layout& layout, std::int64_t gpus_per_node);
 Group data_group(const Layout& layout, std::int64_t gpus_per_node);
 

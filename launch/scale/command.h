@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,9 +12,9 @@ struct ScaleCommand {
     std::string config;                  // --config FILE
     std::vector<std::string> overrides;  // --set path=value
     std::string hardware = "h100";       // --hardware: a name or a file
-    std::int64_t gpus = -1;              // --gpus; -1: as many as the configuration asks for
-    double tokens = 0.0;                 // --tokens: of the whole run; 0: trainer.steps of them
-    std::int64_t batch = -1;             // --batch, sequences a step; -1: trainer.batch_size
+    std::optional<std::int64_t> gpus;    // --gpus; as many as the configuration asks for
+    std::optional<double> tokens;        // --tokens: of the whole run; trainer.steps of them
+    std::optional<std::int64_t> batch;   // --batch, sequences a step; trainer.batch_size
     bool pipeline = false;               // --pipeline
     bool across_nodes = false;           // --across-nodes
     std::int64_t top = 6;                // --top: layouts shown

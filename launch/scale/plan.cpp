@@ -36,16 +36,16 @@ Plan make_plan(const ScaleCommand& command) {
     const std::int64_t P = plan.config.parallel.tensor_parallel;
     EVENKEEL_CHECK_CODE(P > 0 && gpus % P == 0, ErrorCode::kConfig, "scale", "--gpus: got ", gpus,
                         ", want a multiple of parallel.tensor_parallel, ", P);
-    if (command.gpus != -1) plan.config.parallel.data_parallel = gpus / P;
+    if (command.gpus) plan.config.parallel.data_parallel = gpus / P;
     plan.config.validate(static_cast<int>(gpus));
     const scaling::Shares shares;
     plan.candidate = scaling::evaluate(plan.hardware, shares, plan_of(plan.config, gpus));
     plan.memory = scaling::plan_memory(plan.candidate.plan);
     plan.usable = scaling::usable_bytes(plan.hardware, shares);
     const double step = plan.candidate.time.total();
-    const double tokens = command.tokens > 0.0 ? command.tokens
-                                               : static_cast<double>(plan.config.trainer.steps) *
-                                                     plan.candidate.plan.layout.tokens();
+    const double tokens = command.tokens ? tokens_of(command)
+                                         : static_cast<double>(plan.config.trainer.steps) *
+                                               plan.candidate.plan.layout.tokens();
     plan.budget = budget_of(plan.hardware, plan.candidate.plan, step, tokens,
                             plan.config.trainer.checkpoint_interval);
     plan.gap = published_gap();

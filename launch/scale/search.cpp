@@ -108,7 +108,7 @@ void print_text(const ScaleCommand& command,
     for (const auto& [P, why] : found.refused) {
         std::cout << "  tensor parallel " << P << ": " << why << "\n";
     }
-    const double tokens = command.tokens;
+    const double tokens = tokens_of(command);
     if (tokens > 0.0) {
         const Budget budget = budget_of(hardware, best.plan, best.time.total(), tokens);
         const Gap gap = published_gap();
@@ -130,6 +130,7 @@ void run_scale_search(const ScaleCommand& command) {
     scaling::Space space;
     space.model = config.model;
     space.gpus = gpus_of(command, config);
+    tokens_of(command);
     space.batch = config.trainer.batch_size;
     space.seq_len = config.trainer.seq_len;
     space.pipeline = command.pipeline;

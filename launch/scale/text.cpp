@@ -18,21 +18,30 @@ using scaling::StepTime;
 RunConfig configuration(const ScaleCommand& command) {
     RunConfig config = load_run_config(command.config, command.overrides);
     config.device = Device::kCuda;
-    if (command.batch != -1) config.trainer.batch_size = command.batch;
+    if (command.batch) config.trainer.batch_size = *command.batch;
     return config;
 }
 
 std::int64_t gpus_of(const ScaleCommand& command, const RunConfig& config) {
     const ParallelConfig& parallel = config.parallel;
     const std::int64_t asked = parallel.tensor_parallel * parallel.data_parallel;
-    const std::int64_t gpus = command.gpus == -1 ? asked : command.gpus;
-    EVENKEEL_CHECK_CODE(command.gpus != -1 || asked > 0, ErrorCode::kConfig, "scale",
+    const std::int64_t gpus = command.gpus.value_or(asked);
+    EVENKEEL_CHECK_CODE(command.gpus || asked > 0, ErrorCode::kConfig, "scale",
                         "--gpus: got none, and parallel.data_parallel leaves it open; want the "
                         "number of GPUs");
     constexpr std::int64_t kMost = 10'000'000;
     EVENKEEL_CHECK_CODE(gpus > 0 && gpus <= kMost, ErrorCode::kConfig, "scale", "--gpus: got ",
                         gpus, ", want a number of GPUs from 1 to ", kMost);
     return gpus;
+}
+
+double tokens_of(const ScaleCommand& command) {
+    if (!command.tokens) return 0.0;
+    constexpr double kMost = 1e18;
+    EVENKEEL_CHECK_CODE(*command.tokens > 0.0 && *command.tokens <= kMost, ErrorCode::kConfig,
+                        "scale", "--tokens: got ", *command.tokens,
+                        ", want a positive number up to ", kMost);
+    return *command.tokens;
 }
 
 scaling::StepPlan plan_of(const RunConfig& config, std::int64_t gpus) {

@@ -18,6 +18,8 @@ RunConfig configuration(const ScaleCommand& command);
 // The number of GPUs: --gpus, or what the configuration asks for. Throws kConfig where there is none or that is not
 // positive.
 std::int64_t gpus_of(const ScaleCommand& command, const RunConfig& config);
+// --tokens, checked; 0 where there is none.
+double tokens_of(const ScaleCommand& command);
 // evenkeel's way to train it on that many GPUs.
 scaling::StepPlan plan_of(const RunConfig& config, std::int64_t gpus);
 

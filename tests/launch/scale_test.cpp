@@ -166,12 +166,14 @@ TEST(ScaleTest, BadInputIsToldInOneSentence) {
     expect_complaint("plan" + config("8b_8gpu") + "--hardware h10", "did you mean h100?");
     expect_complaint("plan" + config("8b_8gpu") + "--gpus 0",
                      "--gpus: got 0, want a number of GPUs from 1 to");
+    expect_complaint("plan" + config("8b_8gpu") + "--gpus -1", "--gpus: got -1");
     expect_complaint("plan" + config("8b_8gpu") + "--gpus 6",
                      "want a multiple of parallel.tensor_parallel, 4");
     expect_complaint("plan" + config("8b_8gpu") + "--set parallel.tensor_parallel=3",
                      "model.feed_forward_width: got 14336");
     expect_complaint("plan" + config("8b_8gpu") + "--gpus 12", "trainer.batch_size");
-    expect_complaint("plan" + config("8b_8gpu") + "--tokens 0", "--tokens");
+    expect_complaint("plan" + config("8b_8gpu") + "--tokens 0", "--tokens: got 0, want");
+    expect_complaint("search" + config("8b_8gpu") + "--tokens nan", "--tokens: got nan, want");
     expect_complaint("plan" + config("8b_8gpu") + "--batch 0", "trainer.batch_size");
     expect_complaint("plan --config nowhere.json", "nowhere.json");
     expect_complaint("search" + config("405b") + "--gpus 64", "none of ");

@@ -253,7 +253,10 @@ TEST(StepModelTest, GroupsLieOnNodesAsRanksAreNumbered) {
     EXPECT_EQ(tensor_group(layout, 8).nodes, 1);
     EXPECT_EQ(data_group(layout, 8).per_node, 2);
     EXPECT_EQ(data_group(layout, 8).nodes, 3);
-    layout.tensor_parallel = 16;
+    layout.tensor_parallel = 1, layout.data_parallel = 12;  // 8 and 4: as if 4 a node
+    EXPECT_EQ(data_group(layout, 8).per_node, 4);
+    EXPECT_EQ(data_group(layout, 8).nodes, 3);
+    layout.tensor_parallel = 16, layout.data_parallel = 6;
     EXPECT_EQ(tensor_group(layout, 8).per_node, 8);
     EXPECT_EQ(tensor_group(layout, 8).nodes, 2);
     EXPECT_EQ(data_group(layout, 8).per_node, 1);
