@@ -41,7 +41,9 @@ MemoryPlan plan_memory(const StepPlan& plan) {
                                             .micro_batch_size = l.micro_batch,
                                             .micro_batches = m,
                                             .seq_len = l.seq_len,
-                                            .sequence_parallel = l.sequence_parallel});
+                                            .sequence_parallel = l.sequence_parallel,
+                                            .packed = plan.packed,
+                                            .async_checkpoints = plan.async_checkpoints});
     if (p == 1) return memory;
     const double held =
         static_cast<double>(p) + static_cast<double>(p - 1) / static_cast<double>(v);

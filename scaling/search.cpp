@@ -75,7 +75,8 @@ Found search(const Hardware& hardware, const Shares& shares, const Space& space)
             layout.micro_batch * layout.seq_len % layout.tensor_parallel != 0) {
             return;
         }
-        const Candidate candidate = evaluate(hardware, shares, {space.model, layout, {}});
+        const Candidate candidate = evaluate(
+            hardware, shares, {space.model, layout, {}, space.packed, space.async_checkpoints});
         ++found.tried;
         if (candidate.memory > usable) {
             ++found.too_large;

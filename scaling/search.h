@@ -25,7 +25,8 @@ struct Space {
     std::int64_t batch =
         0;  // sequences of a step, at most: a layout takes the largest multiple of what it needs
     std::int64_t seq_len = 0;
-    bool pipeline = false;      // also layouts that evenkeel can't run
+    bool packed = false, async_checkpoints = false;  // as in StepPlan
+    bool pipeline = false;                           // also layouts that evenkeel can't run
     bool across_nodes = false;  // also tensor-parallel groups of several nodes, up to 64 ranks
 };
 

@@ -46,7 +46,7 @@ class TensorSums {
         Sent sent = sums(layer_sums(), products);
         if (plan_.layout.sequence_parallel) {
             // Inputs once more, beside the product that makes the gradient of the input.
-            sent += beside(layer_sums() * half_, 0.0, products / 2.0);
+            sent += beside((is_parallel() ? 1.0 : 2.0) * half_, 0.0, products / 2.0);
         }
         return sent;
     }
@@ -58,25 +58,25 @@ class TensorSums {
             case Again::kHalf:
                 return {};
             case Again::kAttention:
-                return cut ? Sent{half_, 0.0} : Sent{};
+                return cut && !is_parallel() ? Sent{half_, 0.0} : Sent{};
             case Again::kFull:
                 break;
         }
         if (plan_.software.again_whole) return sums(layer_sums(), products);
-        const Architecture architecture = plan_.model.architecture;
-        const double scatters = architecture == Architecture::kParallel  ? 0.0
-                                : architecture == Architecture::kPreNorm ? 1.0
-                                                                         : 2.0;
+        if (is_parallel()) return {};
+        const double scatters = plan_.model.architecture == Architecture::kPreNorm ? 1.0 : 2.0;
         return cut ? Sent{(2.0 + scatters) * half_, 0.0} : Sent{scatters * sum_, 0.0};
     }
     // Of embedding and head, forward and backward.
     Sent ends() const { return {2.0 * sum_, 0.0}; }
 
   private:
+    bool is_parallel() const { return plan_.model.architecture == Architecture::kParallel; }
+    // Both layers of a parallel block read the same rows: one gather, and a scatter for each unless these are merged.
     double layer_sums() const {
-        const bool merged =
-            plan_.software.merged_parallel && plan_.model.architecture == Architecture::kParallel;
-        return merged ? 1.0 : 2.0;
+        if (!is_parallel()) return 2.0;
+        if (plan_.software.merged_parallel) return 1.0;
+        return plan_.layout.sequence_parallel ? 1.5 : 2.0;
     }
     Sent sums(double count, double products) const {
         const double seconds = count * sum_;

@@ -68,6 +68,8 @@ struct StepPlan {
     ModelConfig model;
     Layout layout;
     Software software;  // as it stands: evenkeel
+    // Of memory alone (StepShape).
+    bool packed = false, async_checkpoints = false;
 };
 
 // Throws kConfig, one sentence, where the layout does not divide the model, the batch or the nodes.

@@ -129,6 +129,9 @@ void run_scale_search(const ScaleCommand& command) {
     const RunConfig config = configuration(command);
     scaling::Space space;
     space.model = config.model;
+    space.packed =
+        config.data.has_tokens() && config.data.packing == DataConfig::Packing::kDocuments;
+    space.async_checkpoints = config.trainer.checkpoint_async;
     space.gpus = gpus_of(command, config);
     tokens_of(command);
     space.batch = config.trainer.batch_size;

@@ -47,6 +47,9 @@ double tokens_of(const ScaleCommand& command) {
 scaling::StepPlan plan_of(const RunConfig& config, std::int64_t gpus) {
     scaling::StepPlan plan;
     plan.model = config.model;
+    plan.packed =
+        config.data.has_tokens() && config.data.packing == DataConfig::Packing::kDocuments;
+    plan.async_checkpoints = config.trainer.checkpoint_async;
     Layout& l = plan.layout;
     l.tensor_parallel = config.parallel.tensor_parallel;
     l.data_parallel = gpus / l.tensor_parallel;
