@@ -24,11 +24,31 @@ shift 2
 settings=()
 for setting in "$@"; do settings+=(--set "$setting"); done
 
-ranks=$(awk '!/^[[:space:]]*(#|$)/ {
+# What mpirun reads otherwise than is meant here would start another number of ranks without a word.
+ranks=$(awk '
+{
+    line = $0
+    sub(/\r$/, "", line)
+    sub(/#.*/, "", line)
+    gsub(/[[:space:]]*=[[:space:]]*/, "=", line)
+    words = split(line, word)
+    if (words == 0) next
     slots = 1
-    for (i = 2; i <= NF; ++i) if ($i ~ /^slots=/) slots = substr($i, 7)
+    bad = word[1] ~ /=/
+    for (i = 2; i <= words; ++i) {
+        if (word[i] ~ /^slots=[0-9]+$/) slots = substr(word[i], 7)
+        else if (word[i] !~ /^(max_slots|max-slots|slots_max|slots-max)=[0-9]+$/) bad = 1
+    }
+    if (bad || slots < 1) {
+        printf "%s:%d: got \"%s\", want a line such as \"n0 slots=8\"\n", FILENAME, NR, line > "/dev/stderr"
+        exit failed = 2
+    }
     ranks += slots
-} END {print ranks + 0}' "$hosts")
+}
+END {
+    if (failed) exit failed
+    print ranks + 0
+}' "$hosts") || exit 2
 [ "$ranks" -gt 0 ] || {
     echo "$hosts: no line such as \"n0 slots=8\"" >&2
     exit 2
@@ -42,9 +62,26 @@ launch=("${MPIRUN:-mpirun}" -np "$ranks" --hostfile "$hosts" --map-by slot --bin
 while read -r name; do launch+=(-x "$name"); done \
     < <(compgen -e | grep -E '^(NCCL_|OMP_|LD_LIBRARY_PATH$)')
 
-trap : USR2 # while the doctor works nobody hears it
 program=${EVENKEEL:-build/evenkeel}
-"${launch[@]}" -q "$program" doctor --config "$config" "${settings[@]}"
+trap : USR2 # while the doctor works nobody hears it
+"${launch[@]}" -q "$program" doctor --config "$config" "${settings[@]}" &
+job=$!
+end_doctor() {
+    kill -s TERM "$job" 2>/dev/null || true
+    wait "$job" || true
+    echo "ended by SIG$1 before the start" >&2
+    exit 4
+}
+trap 'end_doctor USR1' USR1
+trap 'end_doctor TERM' TERM
+trap 'end_doctor HUP' HUP
+trap 'end_doctor INT' INT
+while true; do
+    status=0
+    wait "$job" || status=$?
+    kill -0 "$job" 2>/dev/null || break
+done
+[ "$status" = 0 ] || exit "$status"
 "${launch[@]}" "$program" train --config "$config" --set trainer.resume=true "${settings[@]}" &
 job=$!
 # mpirun hands SIGUSR1 on to every rank at once. On SIGTERM it would kill them two seconds later, which is too soon for a

@@ -12,6 +12,7 @@
 #   4  a signal asked it to end (it has written a checkpoint),
 #   5  an alarm ended it (it has written a checkpoint),
 #   1  and no checkpoint was written: the same would fail again,
+#   126, 127  the command cannot be started,
 # or after so many other failures in a row without a new checkpoint; with COMMAND's status. And where RUN_DIR's checkpoints
 # cannot be read, so that nobody could tell progress: with status 1, or COMMAND's. After a failure it waits,
 # twice as long each time until there is progress. One line an attempt on standard error.
@@ -20,7 +21,7 @@
 #   --wait S       seconds before the second attempt (5)
 #   --most S       longest wait (300)
 #
-# SIGUSR1, SIGTERM and the first Ctrl-C ask COMMAND to end after a checkpoint, by SIGUSR1, since mpirun kills its
+# SIGUSR1, SIGTERM, SIGHUP and the first Ctrl-C ask COMMAND to end after a checkpoint, by SIGUSR1, since mpirun kills its
 # ranks a second after a SIGTERM; the second SIGTERM or Ctrl-C is handed on as SIGTERM. SIGUSR2 is handed on.
 set -euo pipefail
 set -m # COMMAND gets a process group of its own: Ctrl-C reaches this script alone
@@ -85,10 +86,11 @@ ask_to_end() {
 }
 trap 'ask_to_end USR1' USR1
 trap 'ask_to_end TERM' TERM
+trap 'ask_to_end HUP' HUP
 trap 'ask_to_end INT' INT
 trap '[ "$command" = 0 ] || hand_on USR2 USR2' USR2
 
-attempt=0 failed=0 pause=$wait before_status=0
+attempt=0 failed=0 pause=$wait
 while true; do
     attempt=$((attempt + 1))
     look || exit 1
@@ -100,7 +102,7 @@ while true; do
     status=
     while true; do
         interrupted=false now=0
-        wait "$command" || now=$?
+        wait "$command" 2>/dev/null || now=$?  # without bash's own word of what killed it
         if [ "$now" = 127 ] && [ -n "$status" ]; then break; fi
         status=$now
         $interrupted || break
@@ -127,12 +129,13 @@ while true; do
     2) reason="a mistake of usage or configuration" ;;
     4) reason="a signal asked it to end" ;;
     5) reason="an alarm ended it" ;;
+    126 | 127) reason="the command cannot be started" ;;
     *)
         if [ "$asked" != 0 ]; then
             reason="it was asked to end"
         elif [ "$progress" = unknown ]; then
             reason="giving up"
-        elif [ "$status" = 1 ] && ! $progress && { [ "$attempt" = 1 ] || [ "$before_status" = 1 ]; }; then
+        elif [ "$status" = 1 ] && ! $progress; then
             reason="giving up: it would fail in the same way again"
         elif [ "$failed" -ge "$failures" ]; then
             reason="giving up after $failed failures in a row"
@@ -143,7 +146,6 @@ while true; do
             wait $! || true
             pause=$((pause * 2 > most ? most : pause * 2))
             [ "$pause" -ge "$wait" ] || pause=$wait
-            before_status=$status
             continue
         fi
         ;;

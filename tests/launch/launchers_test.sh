@@ -108,6 +108,17 @@ not_called if_include
 DOCTOR=1 start 1 "$work/hosts" configs/a.json
 not_called " train "
 STATUS=4 start 4 "$work/hosts" configs/a.json
+# As mpirun reads them.
+printf 'n0 slots = 2 # of four\r\nn1 slots= 3 max-slots =4\r\n\r\n' >"$work/hosts"
+start 0 "$work/hosts" configs/a.json
+called "mpirun -np 5 --hostfile"
+for line in 'n1 slots=two' 'n1 slots=0' 'n1 slots' 'n1 n2' 'n1 slotz=2' 'slots=2'; do
+    printf 'n0 slots=8\n%s\n' "$line" >"$work/hosts"
+    start 2 "$work/hosts" configs/a.json
+    [ ! -e "$CALLS" ] || fail "mpirun is called for $line"
+    grep -q "hosts:2: got \"$line\", want a line such as" "$work/output" || fail "$line: not refused by its number"
+done
+printf 'n0 slots=8\n' >"$work/hosts"
 
 # SIGTERM reaches mpirun as SIGUSR1, and its status is the script's.
 cat >"$work/bin/mpirun" <<'FAKE'
@@ -125,6 +136,24 @@ kill -TERM "$script"
 status=0
 wait "$script" || status=$?
 [ "$status" = 4 ] || fail "mpirun.sh after SIGTERM: status $status, want 4"
+
+# A signal while the doctor works ends it, too.
+cat >"$work/bin/mpirun" <<'FAKE'
+#!/usr/bin/env bash
+case " $* " in *" train "*) touch "$CALLS.trains"; exit 0 ;; esac
+trap 'touch "$CALLS.ended"; exit 1' TERM
+touch "$CALLS.works"
+for ((i = 0; i < 300; ++i)); do sleep 0.1; done
+FAKE
+"$source/launch/mpirun.sh" "$work/hosts" configs/a.json >"$work/output" 2>&1 &
+script=$!
+while [ ! -e "$CALLS.works" ]; do sleep 0.1; done
+kill -TERM "$script"
+status=0
+wait "$script" || status=$?
+[ "$status" = 4 ] || fail "mpirun.sh after SIGTERM to its doctor: status $status, want 4"
+[ -e "$CALLS.ended" ] || fail "the doctor goes on without its script"
+[ ! -e "$CALLS.trains" ] || fail "training starts after SIGTERM"
 
 : >"$work/hosts"
 start 2 "$work/hosts" configs/a.json

@@ -35,8 +35,17 @@ void expect_end(const Outcome& outcome, int status, int attempts, const std::str
 TEST_F(SuperviseTest, EndsWithWhatNeedsNoOtherAttempt) {
     expect_end(run("exit 0"), 0, 1, "the run is done");
     expect_end(run("exit 1"), 1, 1, "no new checkpoint; giving up");
+    // Whatever the status before was.
+    expect_end(run("[ $N = 4 ] || exit 137\nexit 1"), 1, 2, "giving up: it would fail");
     expect_end(run("exit 2"), 2, 1, "a mistake of usage or configuration");
     expect_end(run("exit 4"), 4, 1, "a signal asked it to end");
+}
+
+TEST_F(SuperviseTest, ACommandThatCannotBeStartedIsTriedOnce) {
+    const std::string start = std::string(EVENKEEL_SOURCE_DIR) + "/launch/supervise.sh --wait 0 " +
+                              files_.file("run") + " ";
+    expect_end(run_command(start + files_.file("nothing")), 127, 1, "cannot be started");
+    expect_end(run_command(start + files_.write("text", "x")), 126, 1, "cannot be started");
 }
 
 TEST_F(SuperviseTest, StartsAgainAsLongAsThereAreNewCheckpoints) {
