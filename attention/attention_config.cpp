@@ -11,6 +11,8 @@ constexpr const char* kOp = "attention";
 constexpr std::int64_t kMaxHeads = 1 << 20;  // far more than fit, few enough to multiply
 constexpr std::array<std::int64_t, 7> kHeadDims{32, 64, 80, 96, 128, 192, 256};
 constexpr std::array<std::int64_t, 4> kCudaHeadDims{64, 96, 128, 256};
+// A key at a bound of 1.5 has 20 times the weight of one at the opposite bound, and no key more.
+constexpr double kLeastBound = 1.5;
 constexpr double kLeastFactor = 1e-30,
                  kMostFactor = 1e30;                // of logits, as flash attention takes it
 constexpr double kLeastCap = 1e-6, kMostCap = 1e6;  // as flash attention takes them
@@ -76,7 +78,8 @@ void check_logits(const AttentionConfig& config) {
     const double scale = config.softmax_scale, cap = config.softcap;
     EVENKEEL_CHECK_CODE(scale == 0.0 || (scale >= kLeastFactor && scale <= kMostFactor),
                         ErrorCode::kConfig, kOp, "model.attention.softmax_scale: got ", scale,
-                        ", want a positive number, or 0 for 1 / sqrt(head_dim)");
+                        ", want a number from ", kLeastFactor, " to ", kMostFactor,
+                        ", or 0 for 1 / sqrt(head_dim)");
     EVENKEEL_CHECK_CODE(cap == 0.0 || (cap >= kLeastCap && cap <= kMostCap), ErrorCode::kConfig,
                         kOp, "model.attention.softcap: got ", cap, ", want a number from ",
                         kLeastCap, " to ", kMostCap, ", or 0 for none");
@@ -179,6 +182,16 @@ void check_clip(const AttentionConfig& config) {
         "qk_norm.gain per_head_channel)");
 }
 
+// What a norm with its first gains lets the logits of a head be at most: |q| |k| is D for rows of rms 1.
+double first_bound(const AttentionConfig& config) {
+    const QkNormConfig& qk_norm = config.qk_norm;
+    const double rows = qk_norm.kind == Kind::kL2 ? 1.0 : static_cast<double>(config.head_dim);
+    const bool on_both =
+        qk_norm.gain == Gain::kPerHeadChannel || qk_norm.gain == Gain::kSharedChannel;
+    const double gain = qk_norm.gain == Gain::kNone ? 1.0 : std::abs(qk_norm.gain_init);
+    return config.logit_scale() * rows * (on_both ? gain * gain : gain);
+}
+
 }  // namespace
 
 void QkNormConfig::visit_fields(ConfigVisitor& v) {
@@ -258,25 +271,38 @@ std::vector<std::string> AttentionConfig::warnings() const {
              "loud head quietens the others and a head's logits may reach sqrt(num_heads "
              "num_kv_heads) times the bound of scope head");
     }
-    if (unit_length && std::abs(softmax_scale / usual_scale - 1.0) < 0.05) {
+    const bool keeps_scale =
+        unit_length && softmax_scale > 0.0 && softmax_scale <= 1.05 * usual_scale;
+    if (keeps_scale) {
         warn("1sqrtd-kept-with-unit-length-vectors", "softmax_scale: got ", softmax_scale,
-             ", about 1 / sqrt(head_dim), with q and k of unit length, whose dot products are at "
-             "most 1 already: the softmax stays near uniform unless gains grow that much larger; "
-             "want 0, which means 1 here");
+             ", at most about 1 / sqrt(head_dim), with q and k of unit length, whose dot products "
+             "are at most 1 already: the softmax stays near uniform unless gains grow that much "
+             "larger; want 0, which means 1 here");
     }
     const bool on_both =
         qk_norm.gain == Gain::kPerHeadChannel || qk_norm.gain == Gain::kSharedChannel;
+    const double bound = first_bound(*this);
     if (on_both && qk_norm.gain_init == 0.0) {
         warn("gain-missing",
              "qk_norm.gain_init: got 0 for q and k, so that neither gain ever gets a gradient and "
              "attention stays uniform; want 1 or so");
-    }
-    if (unit_length && qk_norm.gain == Gain::kNone && logit_scale() <= 1.0) {
-        warn("gain-missing",
-             "qk_norm.gain: none, with q and k of unit length, leaves logits between ",
-             -logit_scale(), " and ", logit_scale(),
-             ": no key can have much more weight than another; want a gain, or a softmax_scale "
-             "well above 1");
+    } else if (qk_norm.gain == Gain::kNone) {
+        if (bound <= kLeastBound && !keeps_scale) {
+            warn("gain-missing", "qk_norm.gain: none leaves logits between ", -bound, " and ",
+                 bound,
+                 ": no key can have much more weight than another; want a gain, or a larger "
+                 "softmax_scale");
+        } else if (!unit_length) {
+            warn("gain-missing", "qk_norm.gain: none leaves logits between ", -bound, " and ",
+                 bound,
+                 " for good, with one temperature for all heads; want a gain unless the "
+                 "model was made so");
+        }
+    } else if (bound <= kLeastBound && !keeps_scale) {
+        warn("gain-missing", "qk_norm.gain_init: got ", qk_norm.gain_init,
+             ", with which logits start between ", -bound, " and ", bound,
+             ": attention stays near uniform until gains have grown; want a larger one, or a "
+             "larger softmax_scale");
     }
     if (qk_norm.eps < kLeastHalf) {
         warn("eps-too-small", "qk_norm.eps: got ", qk_norm.eps,

@@ -119,6 +119,32 @@ void check_family(const ModelConfig& config) {
                         "and model.qk_norm_layers want their defaults");
 }
 
+// What a method is known by, with the value that attention without it has: the first that has that value where the
+// method sets another; "" where there is none.
+std::string lost_of_method(const ModelConfig& config) {
+    if (config.method.empty()) return "";
+    ModelConfig method;
+    apply_method(config.method, method);
+    const AttentionConfig &now = config.attention, &wanted = method.attention;
+    const struct {
+        const char* text;
+        bool is_off, is_on;
+    } settings[] = {
+        {"model.attention.qk_norm.kind none", now.qk_norm.kind == QkNormKind::kNone,
+         wanted.qk_norm.kind != QkNormKind::kNone},
+        {"model.attention.softcap 0", now.softcap == 0.0, wanted.softcap != 0.0},
+        {"model.attention.sink none", now.sink == AttentionConfig::Sink::kNone,
+         wanted.sink != AttentionConfig::Sink::kNone},
+        {"model.attention.qk_clip_threshold 0", now.qk_clip_threshold == 0.0,
+         wanted.qk_clip_threshold != 0.0},
+        {"model.sigma_reparam false", !config.sigma_reparam, method.sigma_reparam},
+    };
+    for (const auto& setting : settings) {
+        if (setting.is_off && setting.is_on) return setting.text;
+    }
+    return "";
+}
+
 }  // namespace
 
 void NormConfig::visit_fields(ConfigVisitor& v) {
@@ -136,6 +162,32 @@ std::vector<std::string> ModelConfig::warnings() const {
             "W_q and W_k "
             "away again, so that their gammas get no gradient; want one of the two "
             "(docs/qk_norm.md#sigma-reparametrisation-under-a-norm)");
+    }
+    if (architecture == Architecture::kNgpt && attention.qk_norm.kind != QkNormKind::kL2) {
+        texts.emplace_back(
+            "model.architecture: ngpt keeps hidden states and weights at unit length, and queries "
+            "and keys with model.attention.qk_norm.kind l2; with another kind its logit scale is "
+            "that of other rows; want l2 (docs/qk_norm.md#a-method-without-what-it-is)");
+    } else {
+        const std::string lost = lost_of_method(*this);
+        if (!lost.empty()) {
+            texts.push_back(concat("model.method: ", method, " with ", lost,
+                                   ", as attention without it has: what the method is has been "
+                                   "taken away; want another method, or its own value "
+                                   "(docs/qk_norm.md#a-method-without-what-it-is)"));
+        }
+    }
+    const std::int64_t keys =
+        attention.window > 0 ? std::min(attention.window, max_seq_len) : max_seq_len;
+    const double least = std::log(static_cast<double>(std::max<std::int64_t>(keys - 1, 2))) / 2;
+    for (const auto& [key, bound] : {std::pair{"qk_norm.gain_bound", attention.qk_norm.gain_bound},
+                                     {"softcap", attention.softcap}}) {
+        if (bound == 0.0 || bound >= least) continue;
+        texts.push_back(concat("model.attention.", key, ": got ", bound,
+                               ", with which logits are so near together that none of ", keys,
+                               " keys could have half of a query's attention; want ",
+                               std::ceil(100.0 * least) / 100.0,
+                               " or more (docs/qk_norm.md#a-bound-that-is-too-low)"));
     }
     return texts;
 }

@@ -164,12 +164,36 @@ const Warning kWarnings[] = {
     {"ScaleNearlyKept",
      [](auto& c) { c.qk_norm.kind = Kind::kL2, c.head_dim = 128, c.softmax_scale = 0.0884; },
      "model.attention.softmax_scale: got 0.0884", "1sqrtd-kept-with-unit-length-vectors"},
+    {"ScaleBelowTheUsual",
+     [](auto& c) {
+         c.qk_norm.kind = Kind::kL2, c.head_dim = 32, c.softmax_scale = 0.1;
+         c.qk_norm.gain = Gain::kPerHeadScalar, c.qk_norm.gain_init = 10.0;
+     },
+     "model.attention.softmax_scale: got 0.1", "1sqrtd-kept-with-unit-length-vectors"},
     {"ScaleOfItsOwn", [](auto& c) { c.qk_norm.kind = Kind::kL2, c.softmax_scale = 8.0; }, ""},
     {"ScaleKeptWithRms", [](auto& c) { c.head_dim = 64, c.softmax_scale = 0.125; }, ""},
     {"GainMissing", [](auto& c) { c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kNone; },
      "model.attention.qk_norm.gain: none", "gain-missing"},
     {"GainsOfZero", [](auto& c) { c.qk_norm.gain_init = 0.0; },
      "model.attention.qk_norm.gain_init: got 0", "gain-missing"},
+    {"UnitLengthAlone", [](auto& c) { c.qk_norm.kind = Kind::kL2; },
+     "model.attention.qk_norm.gain_init: got 1, with which logits start between -1 and 1",
+     "gain-missing"},
+    {"UnitLengthWithAGain",
+     [](auto& c) {
+         c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kPerHeadScalar;
+         c.qk_norm.gain_init = 10.0;
+     },
+     ""},
+    {"GainsNearZero", [](auto& c) { c.qk_norm.gain_init = 1e-20; },
+     "model.attention.qk_norm.gain_init: got 1e-20", "gain-missing"},
+    {"GainMissingAfterRms", [](auto& c) { c.qk_norm.gain = Gain::kNone, c.head_dim = 64; },
+     "model.attention.qk_norm.gain: none leaves logits between -8 and 8", "gain-missing"},
+    {"GainMissingAfterLayerNorm",
+     [](auto& c) {
+         c.qk_norm.kind = Kind::kLayerNorm, c.qk_norm.gain = Gain::kNone, c.head_dim = 64;
+     },
+     "model.attention.qk_norm.gain: none leaves logits between -8 and 8", "gain-missing"},
     {"GainInTheScale",
      [](auto& c) {
          c.qk_norm.kind = Kind::kL2, c.qk_norm.gain = Gain::kNone, c.softmax_scale = 10.0;

@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "model/method.h"
 #include "tests/support/tiny_model.h"
 
 namespace evenkeel {
@@ -91,6 +92,64 @@ TEST(ModelConfigTest, WarnsOfSigmaReparametrisationUnderANorm) {
         std::string::npos);
     config.attention.qk_norm.kind = QkNormKind::kNone;
     EXPECT_TRUE(config.warnings().empty());
+}
+
+TEST(ModelConfigTest, WarnsOfAMethodWithoutWhatItIs) {
+    const auto warnings = [](const char* method, auto change) {
+        ModelConfig config = testing::tiny_model();
+        config.method = method;
+        apply_method(method, config);
+        change(config);
+        std::string text;
+        for (const std::string& warning : config.warnings()) text += warning + "\n";
+        return text;
+    };
+    const auto expect = [](const std::string& text, const char* words) {
+        EXPECT_NE(text.find(words), std::string::npos) << text;
+        EXPECT_NE(text.find("docs/qk_norm.md#a-method-without-what-it-is"), std::string::npos)
+            << text;
+    };
+    for (const Method* method : methods()) {
+        EXPECT_EQ(warnings(method->name, [](auto&) {}).find("a-method-without"), std::string::npos)
+            << method->name;
+    }
+    const auto kind = [](QkNormKind kind) {
+        return [kind](ModelConfig& c) { c.attention.qk_norm.kind = kind; };
+    };
+    expect(warnings("ngpt", kind(QkNormKind::kRms)), "want l2");
+    expect(warnings("ngpt", kind(QkNormKind::kNone)), "want l2");
+    expect(warnings("henry", kind(QkNormKind::kNone)), "method: henry with");
+    expect(warnings("softcap", [](auto& c) { c.attention.softcap = 0.0; }), "softcap 0, as");
+    expect(warnings("sink", [](auto& c) { c.attention.sink = AttentionConfig::Sink::kNone; }),
+           "sink none, as");
+    expect(warnings("qk_clip", [](auto& c) { c.attention.qk_clip_threshold = 0.0; }),
+           "qk_clip_threshold 0, as");
+    expect(warnings("sigma_reparam", [](auto& c) { c.sigma_reparam = false; }),
+           "sigma_reparam false, as");
+}
+
+TEST(ModelConfigTest, WarnsOfABoundUnderWhichNoKeyCouldStandOut) {
+    ModelConfig config = testing::tiny_model();
+    config.max_seq_len = 64;
+    const auto warnings = [&](double bound) {
+        config.attention.qk_norm.gain_bound = bound;
+        return config.warnings();
+    };
+    ASSERT_EQ(warnings(1.0).size(), 1u);
+    EXPECT_NE(warnings(1.0).front().find("gain_bound: got 1,"), std::string::npos);
+    EXPECT_NE(warnings(1.0).front().find("none of 64 keys"), std::string::npos);
+    EXPECT_NE(warnings(1.0).front().find("want 2.08 or more"), std::string::npos)
+        << warnings(1.0).front();
+    EXPECT_TRUE(warnings(2.08).empty());
+    EXPECT_TRUE(warnings(0.0).empty());
+    config.attention.window = 4;
+    EXPECT_TRUE(warnings(1.0).empty());
+    config.attention.window = 0;
+    config.attention.qk_norm = {};
+    config.attention.qk_norm.kind = QkNormKind::kNone;
+    config.attention.softcap = 2.0;
+    ASSERT_EQ(config.warnings().size(), 1u);
+    EXPECT_NE(config.warnings().front().find("model.attention.softcap: got 2"), std::string::npos);
 }
 
 TEST(ModelConfigTest, ReadsItsEnumsByName) {
