@@ -1,12 +1,15 @@
 #include "framework/storage/staged_directory.h"
 
 #include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 #include "framework/error.h"
 #include "framework/storage/checkpoint.h"
@@ -25,6 +28,39 @@ void check_new(const std::string& target) {
                         target, ": is there already; want a new name");
 }
 
+constexpr const char* kUnfinished = ".tmp-";
+
+// Takes the lock that a process holds on its unfinished directory; -1 where another has it.
+int lock(const std::string& directory) {
+    const int descriptor =
+        ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    if (descriptor >= 0 && ::flock(descriptor, LOCK_EX | LOCK_NB) == 0) return descriptor;
+    if (descriptor >= 0) ::close(descriptor);
+    return -1;
+}
+
+// What processes left that were killed: no process of that number is here, and none anywhere holds the lock.
+void remove_leftovers(const std::string& target) {
+    const std::string prefix = fs::path(target).filename().string() + kUnfinished;
+    std::error_code error;
+    std::vector<std::string> names;
+    for (fs::directory_iterator it(parent_directory(target), error), end; !error && it != end;
+         it.increment(error)) {
+        const std::string name = it->path().filename().string();
+        if (name.starts_with(prefix)) names.push_back(it->path().string());
+    }
+    for (const std::string& path : names) {
+        const std::string number = fs::path(path).filename().string().substr(prefix.size());
+        const bool is_pid = !number.empty() && number.size() < 10 &&
+                            number.find_first_not_of("0123456789") == std::string::npos;
+        if (!is_pid || ::kill(std::stoi(number), 0) == 0 || errno != ESRCH) continue;
+        const int descriptor = lock(path);
+        if (descriptor < 0) continue;
+        fs::remove_all(path, error);
+        ::close(descriptor);
+    }
+}
+
 }  // namespace
 
 StagedDirectory::StagedDirectory(const std::string& target) {
@@ -38,15 +74,18 @@ StagedDirectory::StagedDirectory(const std::string& target) {
     fs::create_directories(parent_directory(target_), error);
     EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, kOp, parent_directory(target_),
                         ": cannot create: ", error.message());
-    path_ = concat(target_, ".tmp-", ::getpid());
+    remove_leftovers(target_);
+    path_ = concat(target_, kUnfinished, ::getpid());
     const bool is_new = fs::create_directory(path_, error);
     EVENKEEL_CHECK_CODE(is_new && !error, ErrorCode::kIo, kOp, path_,
                         ": cannot create: ", error ? error.message() : "it is there already");
+    lock_ = lock(path_);
 }
 
 StagedDirectory::~StagedDirectory() {
     std::error_code ignored;
     if (!committed_) fs::remove_all(path_, ignored);
+    if (lock_ >= 0) ::close(lock_);
 }
 
 void StagedDirectory::commit() {

@@ -8,9 +8,10 @@ namespace evenkeel {
 
 class StagedDirectory {
   public:
-    // Makes TARGET.tmp-PID, and TARGET's parents. Throws also when the target is there already.
+    // Makes TARGET.tmp-PID, and TARGET's parents, and removes what processes left there that were killed: directories
+    // of that name whose process is not here and whose lock nobody holds. Throws also when the target is there already.
     explicit StagedDirectory(const std::string& target);
-    // Removes what was not committed. A process that is killed leaves it; nothing else has such a name.
+    // Removes what was not committed. A process that is killed leaves it, and the next one removes it.
     ~StagedDirectory();
     StagedDirectory(const StagedDirectory&) = delete;
     StagedDirectory& operator=(const StagedDirectory&) = delete;
@@ -22,6 +23,7 @@ class StagedDirectory {
   private:
     std::string target_, path_;
     bool committed_ = false;
+    int lock_ = -1;  // a descriptor
 };
 
 }  // namespace evenkeel

@@ -189,9 +189,9 @@ Fit fit_any(const std::string& name,
     std::vector<const Family*> order;
     const Family* own = find_family(origin.text("model_type", ""));
     if (own != nullptr) order.push_back(own);
-    std::string with_code;
+    const Family* with_code = nullptr;
     for (const Family* family : families()) {
-        if (family->files != nullptr) with_code = family->name;
+        if (family->files != nullptr) with_code = family;
         if (family != own && family->files == nullptr && !family->refused) order.push_back(family);
     }
     struct Reason {
@@ -216,16 +216,29 @@ Fit fit_any(const std::string& name,
     std::stable_sort(reasons.begin(), reasons.end(),
                      [](const Reason& a, const Reason& b) { return a.distance < b.distance; });
     constexpr std::size_t kShown = 3;
+    // Not to send anybody from one refusal to the next.
+    const auto holds = [&](const Family& family) {
+        try {
+            fit(family, config, weights, origin);
+            return true;
+        } catch (const Error& error) {
+            if (error.code() != ErrorCode::kConfig) throw;
+            return false;
+        }
+    };
+    const std::string advice = with_code == nullptr ? ""
+                               : holds(*with_code)
+                                   ? "; --remote-code writes one of its own"
+                                   : "; nor can the one of its own that --remote-code writes";
     std::string text;
     for (std::size_t i = 0; i < std::min(reasons.size(), kShown); ++i) text += reasons[i].text;
     if (reasons.size() > kShown) {
         text += concat("\n  and ", reasons.size() - kShown,
                        " that are no nearer to it; --family NAME has the reason of each");
     }
-    throw_error(
-        ErrorCode::kConfig, "export",
-        concat("no family that the transformers package knows can hold this model",
-               with_code.empty() ? "" : "; --remote-code writes one of its own", ":", text));
+    throw_error(ErrorCode::kConfig, "export",
+                concat("no family that the transformers package knows can hold this model", advice,
+                       ":", text));
 }
 
 }  // namespace evenkeel::hugging_face

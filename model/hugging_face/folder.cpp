@@ -74,6 +74,40 @@ bool is_folder(const std::string& directory) {
     }
 }
 
+namespace {
+
+// Rules are told with the keys of a run's configuration: which of the file's these are made of.
+void check_config(const ModelConfig& config, const std::string& file) {
+    try {
+        config.validate(1);
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::kConfig) throw;
+        static constexpr std::pair<const char*, const char*> kKeys[] = {
+            {"model.vocab_size", "vocab_size"},
+            {"model.num_layers", "num_hidden_layers"},
+            {"model.width", "hidden_size"},
+            {"model.feed_forward_width", "intermediate_size"},
+            {"model.max_seq_len", "max_position_embeddings"},
+            {"model.norm_eps", "rms_norm_eps or layer_norm_eps"},
+            {"model.attention.num_heads", "num_attention_heads"},
+            {"model.attention.num_kv_heads", "num_key_value_heads"},
+            {"model.attention.head_dim", "head_dim, or hidden_size over num_attention_heads"},
+            {"model.attention.window", "sliding_window"},
+            {"model.attention.rope", "rope_theta, rope_scaling or partial_rotary_factor"}};
+        const std::string what = error.what();
+        std::string key;
+        for (const auto& [ours, theirs] : kKeys) {
+            if (key.empty() && what.find(std::string(ours) + ":") != std::string::npos)
+                key = theirs;
+        }
+        throw_error(
+            ErrorCode::kConfig, kOp,
+            concat(file, key.empty() ? "" : ": " + key, ": there is no such model: ", what));
+    }
+}
+
+}  // namespace
+
 ConfigJson read_config_json(const std::string& directory) {
     const fs::path path = fs::path(directory) / "config.json";
     EVENKEEL_CHECK_CODE(fs::is_regular_file(path), ErrorCode::kIo, kOp, path.string(),
@@ -86,7 +120,7 @@ Folder::Folder(const std::string& directory)
     : json_(read_config_json(directory)), family_(&checked_family(json_)), shards_(directory) {
     check_layers(json_, shards_);
     config_ = family_->read_config(json_);
-    config_.validate(1);
+    check_config(config_, json_.origin());
     EVENKEEL_CHECK_CODE(config_.num_layers <= static_cast<std::int64_t>(shards_.num_tensors()),
                         ErrorCode::kConfig, kOp, json_.origin(), ": got ", config_.num_layers,
                         " layers, but the files hold only ", shards_.num_tensors(), " tensors");
@@ -129,6 +163,15 @@ void Folder::check_tensors() {
                 info.dtype, ", want F32, BF16 or F16",
                 info.dtype == "F64" ? "; cast it first" : " (quantised weights are not read)");
         }
+        // One tensor here, so of one type: another could not be given back as it was.
+        const std::string &first = map.theirs[0].name, type = shards_.info(first).dtype;
+        for (const TensorMap::Theirs& theirs : map.theirs) {
+            const std::string other = shards_.info(theirs.name).dtype;
+            EVENKEEL_CHECK_CODE(other == type, ErrorCode::kIo, kOp,
+                                shards_.file_of(theirs.name).path(), ": tensor \"", theirs.name,
+                                "\": got ", other, ", want ", type, ", the type of \"", first,
+                                "\", with which it makes up one tensor; cast one of them first");
+        }
     }
     const bool has_copy =
         std::find(left_out_.begin(), left_out_.end(), family_->tied_output) != left_out_.end();
@@ -169,12 +212,7 @@ const TensorMap& Folder::map(const std::string& name) const {
 }
 
 DType Folder::dtype(const std::string& name) const {
-    const TensorMap& made = map(name);
-    const std::string first = shards_.info(made.theirs[0].name).dtype;
-    for (const TensorMap::Theirs& theirs : made.theirs) {
-        if (shards_.info(theirs.name).dtype != first) return DType::kFloat32;
-    }
-    return *dtype_of_file_type(first);
+    return *dtype_of_file_type(shards_.info(map(name).theirs[0].name).dtype);
 }
 
 void Folder::read_piece(const TensorMap& map,

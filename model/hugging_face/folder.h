@@ -38,7 +38,7 @@ class Folder : public TensorSource {
     std::vector<std::string> names() const override;
     bool contains(const std::string& name) const override { return index_.count(name) != 0; }
     Shape shape(const std::string& name) const override { return map(name).shape; }
-    // Of the files' tensors where they agree, else fp32.
+    // Of the files' tensors, which agree.
     DType dtype(const std::string& name) const override;
     // Throws kNonFinite too, naming the tensor of the file and the element.
     void read_slice(const std::string& name,

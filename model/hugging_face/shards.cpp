@@ -55,21 +55,31 @@ std::string other_format(const std::string& directory) {
     return "it has no weights";
 }
 
+// A name that can't be looked at, as a link that leads to itself, is named.
+bool is_there(const fs::path& path) {
+    std::error_code error;
+    const fs::file_status status = fs::status(path, error);
+    EVENKEEL_CHECK_CODE(!error || status.type() == fs::file_type::not_found, ErrorCode::kIo, kOp,
+                        path.string(), ": cannot look at it: ", error.message());
+    return fs::exists(status);
+}
+
 }  // namespace
 
 Shards::Shards(const std::string& directory) : directory_(directory) {
     const fs::path index = fs::path(directory) / kIndex, single = fs::path(directory) / kSingle;
-    if (fs::exists(index)) {
+    if (is_there(index)) {
         open_indexed(index.string());
         return;
     }
-    EVENKEEL_CHECK_CODE(fs::exists(single), ErrorCode::kIo, kOp, directory, ": want ", kSingle,
+    EVENKEEL_CHECK_CODE(is_there(single), ErrorCode::kIo, kOp, directory, ": want ", kSingle,
                         " or ", kIndex, ": ", other_format(directory));
     add(kSingle);
 }
 
 void Shards::open_indexed(const std::string& path) {
-    EVENKEEL_CHECK_CODE(fs::is_regular_file(path), ErrorCode::kIo, kOp, path, ": want a file");
+    EVENKEEL_CHECK_CODE(is_there(path) && fs::is_regular_file(path), ErrorCode::kIo, kOp, path,
+                        ": want a file");
     File file = File::open_for_reading(path);
     EVENKEEL_CHECK_CODE(file.size() <= kMaxIndexBytes, ErrorCode::kIo, kOp, path, ": got ",
                         file.size(), " bytes, want at most ", kMaxIndexBytes);
@@ -83,7 +93,7 @@ void Shards::open_indexed(const std::string& path) {
         EVENKEEL_CHECK_CODE(names.size() <= kMaxFiles, ErrorCode::kIo, kOp, path,
                             ": got more than ", kMaxFiles, " files");
     }
-    EVENKEEL_CHECK_CODE(names.contains(kSingle) || !fs::exists(fs::path(directory_) / kSingle),
+    EVENKEEL_CHECK_CODE(names.contains(kSingle) || !is_there(fs::path(directory_) / kSingle),
                         ErrorCode::kIo, kOp, directory_, ": holds both ", kSingle, " and ", kIndex,
                         ", which does not name it; remove the one that is not the model");
     for (const std::string& name : names) add(name);

@@ -1,13 +1,17 @@
 // A directory that appears complete or not at all.
 #include "framework/storage/staged_directory.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "framework/error.h"
 #include "tests/support/temporary_directory.h"
@@ -42,6 +46,30 @@ TEST_F(StagedDirectoryTest, HasItsNameOnlyWhenCommitted) {
 TEST_F(StagedDirectoryTest, LeavesNothingWhenItIsNotCommitted) {
     { fill(StagedDirectory(target_).path()); }
     EXPECT_EQ(entries(), 0u);
+}
+
+TEST_F(StagedDirectoryTest, RemovesWhatKilledProcessesLeftAndNothingElse) {
+    const pid_t dead = ::fork();
+    if (dead == 0) ::_exit(0);
+    ASSERT_EQ(::waitpid(dead, nullptr, 0), dead);
+    const std::string left = target_ + ".tmp-" + std::to_string(dead);
+    const std::vector<std::string> others = {target_ + ".tmp-" + std::to_string(::getppid()),
+                                             target_ + ".tmp-x", target_ + ".tmp-",
+                                             files_.file("other.tmp-") + std::to_string(dead)};
+    fs::create_directory(left);
+    fill(left);
+    for (const std::string& other : others) fs::create_directory(other);
+    {
+        // As one whose process, on another machine, is still at work.
+        const int held = ::open(left.c_str(), O_RDONLY | O_DIRECTORY);
+        ASSERT_EQ(::flock(held, LOCK_EX), 0);
+        StagedDirectory staged(target_);
+        EXPECT_TRUE(fs::exists(left + "/inner/file"));
+        ::close(held);
+    }
+    StagedDirectory staged(target_);
+    EXPECT_FALSE(fs::exists(left));
+    for (const std::string& other : others) EXPECT_TRUE(fs::exists(other)) << other;
 }
 
 TEST_F(StagedDirectoryTest, MakesParentsAndTakesATrailingSlash) {

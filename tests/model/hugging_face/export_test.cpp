@@ -11,6 +11,7 @@
 
 #include "framework/storage/staged_directory.h"
 #include "model/hugging_face/folder.h"
+#include "model/method.h"
 #include "tests/model/hugging_face/test_folder.h"
 #include "tests/support/compare.h"
 #include "tests/support/tiny_model.h"
@@ -103,6 +104,23 @@ TEST(HuggingFaceExport, TheFirstFamilyThatCanHoldAModelIsTaken) {
     biased.attention.qkv_bias = true;
     const MemorySource with_bias(biased);
     EXPECT_STREQ(fit_any("", biased, with_bias, {}).family->name, "qwen2");
+}
+
+TEST(HuggingFaceExport, AdvisesItsOwnFamilyOnlyForWhatThatCanHold) {
+    const auto refusal = [](const ModelConfig& config) {
+        const MemorySource source(config);
+        return thrown([&] { fit_any("", config, source, {}); });
+    };
+    const char* const writes = "--remote-code writes one of its own";
+    const std::string per_head = refusal(normed_model(kPerHead));
+    EXPECT_NE(per_head.find(writes), std::string::npos) << per_head;
+    for (const char* method : {"ngpt", "sigma_reparam"}) {
+        ModelConfig config = testing::tiny_model();
+        apply_method(method, config);
+        const std::string message = refusal(config);
+        EXPECT_EQ(message.find(writes), std::string::npos) << message;
+        EXPECT_NE(message.find("nor can the one of its own"), std::string::npos) << message;
+    }
 }
 
 TEST(HuggingFaceExport, GainsForEachHeadGoIntoAFamilyWithOneForAllOnlyWhenTheyAreEqual) {

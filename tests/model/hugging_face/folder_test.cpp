@@ -122,6 +122,26 @@ TEST(HuggingFaceFolder, RefusesShapesAndTypesThatAreNotTheConfigurations) {
     expect_refused(folder, "got F64, want F32, BF16 or F16; cast it first");
 }
 
+TEST(HuggingFaceFolder, RefusesModulesOfOneTensorThatDifferInType) {
+    TestFolder folder(DType::kFloat32, kStableLm);
+    const std::string name = "model.layers.0.self_attn.q_layernorm.norms.1.weight";
+    folder.tensor(name) = folder.tensor(name).to(DType::kBFloat16);
+    folder.write_single();
+    expect_refused(folder, "\"" + name + "\": got BF16, want F32, the type of \"");
+}
+
+TEST(HuggingFaceFolder, SizesThatAreNoneAreRefusedWithFileAndKey) {
+    for (const auto& [from, to] :
+         {std::pair{"\"intermediate_size\": 48", "\"intermediate_size\": 0"},
+          {"\"max_position_embeddings\": 64", "\"max_position_embeddings\": 0"}}) {
+        TestFolder folder;
+        folder.write_single();
+        folder.files.write("config.json", replaced(folder.config, from, to));
+        const std::string key = std::string(to).substr(1, std::string(to).find(':') - 2);
+        expect_refused(folder, "config.json: " + key + ": there is no such model");
+    }
+}
+
 TEST(HuggingFaceFolder, RefusesAWeightThatIsNotFiniteByNameAndPlace) {
     for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
         TestFolder folder(dtype);

@@ -88,6 +88,14 @@ TEST(HuggingFaceShards, FollowsLinksAsInTheHubsCache) {
     EXPECT_EQ(Shards(folder.path()).num_tensors(), folder.tensors.size());
 }
 
+TEST(HuggingFaceShards, NamesALinkThatLeadsToItself) {
+    for (const char* name : {"model.safetensors", kIndex}) {
+        const TestFolder folder;
+        fs::create_symlink(name, folder.files.file(name));
+        expect_refused(folder, std::string(name) + ": cannot look at it: ");
+    }
+}
+
 TEST(HuggingFaceShards, RefusesATensorThatIsInAnotherFileThanTheIndexSays) {
     const TestFolder folder;
     const std::string index = folder.write_shards(2);
