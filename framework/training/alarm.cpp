@@ -60,7 +60,7 @@ bool is_in_reach(const AlarmRule& rule, double value) {
 // alarm max_logit: max_logit of layer 3 head 5 is 132.4, above 100, since step 120 (3 of 48); read ..
 std::string to_text(const AlarmEvent& event, const AlarmRule& rule) {
     if (!event.raised) {
-        return concat("alarm ", event.alarm, " is over at step ", event.since);
+        return concat("alarm ", event.alarm, " (", event.metric, ") is over at step ", event.since);
     }
     std::string text = concat("alarm ", event.alarm, ": ", rule.metric);
     if (event.row >= 0) text += concat(" of ", rule.row, " ", event.row);

@@ -122,7 +122,7 @@ TEST(AlarmTest, NamesTheWorstPlaceOfATable) {
     EXPECT_TRUE(board.check(table(3, {1, 1, 3, 4, 250.5, 101})).empty()) << "once until it clears";
     const auto over = board.check(table(4, {1, 1, 3, 4, 5, 6}));
     ASSERT_EQ(over.size(), 1u);
-    EXPECT_EQ(over[0].text, "alarm rule is over at step 4");
+    EXPECT_EQ(over[0].text, "alarm rule (metric) is over at step 4");
     EXPECT_EQ(board.active(), 0);
 }
 
