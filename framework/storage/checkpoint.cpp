@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <system_error>
 
@@ -20,31 +18,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kPrefix = "step_";
 constexpr const char* kUnfinished = ".tmp";  // being written, or being removed
 constexpr const char* kDamaged = ".damaged";
+constexpr const char* kRewound = ".rewound";  // rewind.h
 constexpr const char* kPointer = "latest";
 
 void check(const std::error_code& error, const std::string& path, const char* action) {
     EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "checkpoint", path, ": cannot ", action, ": ",
                         error.message());
-}
-
-std::string name_of_step(std::int64_t step) {
-    EVENKEEL_CHECK(step >= 0, "checkpoint", "step: got ", step, ", want 0 or more");
-    const std::string digits = std::to_string(step);
-    return kPrefix + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
-}
-
-// The step that a name stands for, -1 for any other name.
-std::int64_t step_of_name(const std::string& name) {
-    const std::size_t skip = std::strlen(kPrefix);
-    if (name.compare(0, skip, kPrefix) != 0) return -1;
-    std::int64_t step = -1;
-    const char* last = name.data() + name.size();
-    const auto [end, error] = std::from_chars(name.data() + skip, last, step);
-    if (error != std::errc() || end != last || step < 0) return -1;
-    return name_of_step(step) == name ? step : -1;
 }
 
 std::vector<fs::directory_entry> list(const std::string& directory) {
@@ -132,6 +113,12 @@ std::string CheckpointStore::commit(std::int64_t step,
                                     const std::vector<ManifestFile>& known) const {
     const std::string final_path = path(step);
     const std::string unfinished = unfinished_path(step);
+    const std::string latest = (fs::path(directory_) / kPointer).string();
+    std::error_code ignored;
+    EVENKEEL_CHECK_CODE(!fs::is_directory(fs::symlink_status(latest, ignored)), ErrorCode::kIo,
+                        "checkpoint", latest,
+                        ": got a directory, want the file that names the "
+                        "newest checkpoint (remove it)");
     const std::vector<std::int64_t> before = newest_first();
     Manifest manifest;
     manifest.step = step;
@@ -141,7 +128,6 @@ std::string CheckpointStore::commit(std::int64_t step,
     sync_rest(unfinished, known);
     // A `latest` that is on the disk before what it names is gone by, so that one flush does for both.
     const std::string name = name_of_step(step);
-    const std::string latest = (fs::path(directory_) / kPointer).string();
     write_file(latest + kUnfinished, concat(name, " ", hash_text(hash_of(name)), "\n"));
     if (fs::exists(final_path)) {
         exchange(unfinished, final_path);
@@ -173,6 +159,19 @@ std::string CheckpointStore::set_aside(std::int64_t step) const {
     rename_path(path(step), name);
     sync_directory(directory_);
     return name;
+}
+
+std::vector<std::string> CheckpointStore::kept_aside() const {
+    std::vector<std::string> names;
+    for (const fs::directory_entry& entry : list(directory_)) {
+        const std::string name = entry.path().filename().string();
+        const std::size_t dot = name.find('.');
+        if (dot == std::string::npos || step_of_name(name.substr(0, dot)) < 0) continue;
+        const std::string rest = name.substr(dot);
+        if (rest.starts_with(kDamaged) || rest.starts_with(kRewound)) names.push_back(name);
+    }
+    std::sort(names.begin(), names.end());
+    return names;
 }
 
 void CheckpointStore::remove_unfinished() const {
@@ -220,6 +219,10 @@ std::int64_t CheckpointStore::pointer() const {
     const std::string file = (fs::path(directory_) / kPointer).string();
     std::error_code ignored;
     if (!fs::exists(fs::symlink_status(file, ignored))) return -1;
+    if (!fs::is_regular_file(file, ignored)) {
+        log_warning(file + ": is no regular file; the checkpoints' own names are gone by");
+        return -1;
+    }
     constexpr std::uint64_t kMost = 64;
     std::string text;
     try {
@@ -273,44 +276,96 @@ std::string CheckpointStore::latest() const {
 
 namespace {
 
-// Whether all ranks find their part of the directory as its manifest says.
+// Whether all ranks find their part of the directory as its manifest says. Throws where one cannot read its part: that is
+// no reason to take another checkpoint.
 bool is_verified(const std::string& directory, const CheckpointReaders& readers) {
     const CheckpointFaults found =
         find_faults(directory, Check::kContents, readers.rank, readers.ranks);
+    const auto unreadable = std::find_if(found.faults.begin(), found.faults.end(),
+                                         [](const FileFault& fault) { return fault.unreadable; });
+    const bool could_read = unreadable == found.faults.end();
     // All ranks read the manifest, one says what is wrong with it.
-    const bool all_see = !found.faults.empty() && found.faults.front().file == kManifestName;
-    if (!found.faults.empty() && (readers.rank == 0 || !all_see)) {
+    const bool all_see = !found.faults.empty() &&
+                         (found.faults.front().file == kManifestName || !found.has_manifest);
+    if (could_read && !found.faults.empty() && (readers.rank == 0 || !all_see)) {
         log_warning("not as it was written: " + to_text(directory, found.faults));
     }
-    return readers.max_over_ranks(found.faults.empty() ? 0.0 : 1.0) == 0.0;
+    if (!found.extra.empty()) {
+        log_warning(concat(directory, ": ", found.extra.front(), " is not in its ", kManifestName,
+                           found.extra.size() > 1
+                               ? concat(", nor are ", found.extra.size() - 1, " other files")
+                               : "",
+                           "; nobody reads it"));
+    }
+    const double worst = found.faults.empty() ? 0.0 : could_read ? 1.0 : 2.0;
+    const double of_all = readers.max_over_ranks(worst);
+    EVENKEEL_CHECK_CODE(
+        of_all < 2.0, ErrorCode::kIo, "checkpoint", directory,
+        ": could not be read, so that nobody knows whether it is as it was written: ",
+        could_read ? "another rank says why" : to_text("", {*unreadable}).substr(2),
+        " (make it readable, or give the checkpoint another name to do without it)");
+    return of_all == 0.0;
+}
+
+// What the main rank tells the others where there is no checkpoint to try.
+constexpr double kNone = -1.0;
+constexpr double kOnlyAside = -2.0;
+constexpr double kOthersSay = -3.0;
+
+double none_left(const CheckpointStore& store) {
+    return store.kept_aside().empty() ? kNone : kOnlyAside;
+}
+
+// The main rank alone knows their names.
+[[noreturn]] void only_aside(const CheckpointStore& store, bool main) {
+    const std::vector<std::string> names = main ? store.kept_aside() : std::vector<std::string>();
+    throw_error(ErrorCode::kIo, "checkpoint",
+                concat(store.directory(), ": holds no checkpoint but such as were set aside",
+                       names.empty() ? "" : " (the last: " + names.back() + ")",
+                       "; a run does not begin anew by itself: give a sound one its name back "
+                       "(step_ and the digits alone), or take another directory for the run"));
 }
 
 }  // namespace
 
 std::string newest_verified(const CheckpointStore& store,
                             const CheckpointReaders& readers,
-                            bool set_aside) {
+                            bool set_aside,
+                            std::int64_t at_most) {
     // One rank says what there is: others may see a shared directory later.
     const bool main = readers.rank == 0;
-    const std::vector<std::int64_t> order =
-        main ? store.newest_first() : std::vector<std::int64_t>();
+    std::vector<std::int64_t> order;
+    if (main && at_most == kAnyStep) {
+        order = store.newest_first();
+    } else if (main) {
+        order = store.steps();
+        std::erase_if(order, [&](std::int64_t step) { return step > at_most; });
+        std::reverse(order.begin(), order.end());
+    }
     for (std::size_t i = 0;; ++i) {
-        const double mine = i < order.size() ? static_cast<double>(order[i]) : -1.0;
-        const auto step = static_cast<std::int64_t>(readers.max_over_ranks(mine));
+        double mine = kOthersSay;
+        if (main) mine = i < order.size() ? static_cast<double>(order[i]) : none_left(store);
+        const double step_or_none = readers.max_over_ranks(mine);
+        const auto step = static_cast<std::int64_t>(step_or_none);
         EVENKEEL_CHECK_CODE(step >= 0 || i == 0, ErrorCode::kIo, "checkpoint", store.directory(),
                             ": none of its ", i,
                             " checkpoints is as it was written; the warnings say what is wrong");
+        if (step_or_none == kOnlyAside) only_aside(store, main);
         if (step < 0) return "";
         const std::string path = store.path(step);
-        if (is_verified(path, readers)) {
-            if (main && !fs::exists(fs::path(path) / kManifestName)) {
-                log_info(path +
-                         " has no manifest.json, as of an earlier version: what its files "
-                         "hold is not verified");
-            }
-            return path;
+        if (!is_verified(path, readers)) continue;
+        if (!main) return path;
+        if (!fs::exists(fs::path(path) / kManifestName)) {
+            log_info(path +
+                     " has no manifest.json, as of an earlier version: what its files "
+                     "hold is not verified");
         }
-        if (set_aside && main) log_warning("it is kept as " + store.set_aside(step));
+        // Only when there is one to go on from: without any, each start is to find them as this one does.
+        for (std::size_t bad = 0; set_aside && bad < i; ++bad) {
+            const std::string damaged = store.path(order[bad]);
+            log_warning(concat(damaged, ": is kept as ", store.set_aside(order[bad])));
+        }
+        return path;
     }
 }
 

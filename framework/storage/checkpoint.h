@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,8 @@ class CheckpointStore {
     std::string set_aside(std::int64_t step) const;
 
     std::vector<std::int64_t> steps() const;  // committed, ascending
+    // Names of those that were set aside because they are damaged or because the run went back behind them.
+    std::vector<std::string> kept_aside() const;
     std::string path(std::int64_t step) const;
     // The steps in the order in which to try them: the one that `latest` names, or that was committed directly
     // after it, then descending. A `latest` that is damaged or names nothing is a warning.
@@ -61,13 +64,17 @@ struct CheckpointReaders {
     std::function<double(double)> max_over_ranks = [](double value) { return value; };
 };
 
+inline constexpr std::int64_t kAnyStep = std::numeric_limits<std::int64_t>::max();
+
 // Path of the newest checkpoint of the store whose files are all as its manifest says, the work of hashing divided
 // over the ranks; "" when there is no checkpoint at all. Those that are not are warnings that name file and
-// reason, and are set aside where `set_aside` says so. One without a manifest, as earlier versions wrote them, is
-// taken as it is. Throws kIo when none is left. Collective.
+// reason, and are set aside where `set_aside` says so and a sound one is found. One without a manifest, as earlier
+// versions wrote them, is taken as it is. With `at_most`, the newest by name of at most so many steps. Throws kIo when
+// none is sound, when one that would be taken cannot be read, and when all have been set aside. Collective.
 std::string newest_verified(const CheckpointStore& store,
                             const CheckpointReaders& readers,
-                            bool set_aside);
+                            bool set_aside,
+                            std::int64_t at_most = kAnyStep);
 
 // The newest verified checkpoint of the run in the directory `path`; `path` itself where that is no run, which has
 // checkpoints/. Throws kIo when there is no such directory, no complete checkpoint in the run, or when the

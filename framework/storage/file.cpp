@@ -16,8 +16,9 @@ namespace evenkeel {
 namespace {
 
 [[noreturn]] void fail(const std::string& path, const char* action) {
-    throw_error(ErrorCode::kIo, "file",
-                concat(path, ": cannot ", action, ": ", std::strerror(errno)));
+    const int number = errno;
+    throw SystemError(concat("[file] ", path, ": cannot ", action, ": ", std::strerror(number)),
+                      number);
 }
 
 }  // namespace
@@ -60,6 +61,17 @@ void File::write(const void* data, std::size_t bytes) {
         if (count < 0) fail(path_, "write");
         from += count;
         bytes -= static_cast<std::size_t>(count);
+    }
+}
+
+void File::append_whole(const void* data, std::size_t bytes) {
+    const off_t end = ::lseek(descriptor_, 0, SEEK_END);
+    try {
+        write(data, bytes);
+    } catch (const Error&) {
+        const bool is_cut = end >= 0 && ::ftruncate(descriptor_, end) == 0;
+        if (is_cut) ::lseek(descriptor_, end, SEEK_SET);
+        throw;
     }
 }
 

@@ -1,12 +1,25 @@
 // A file descriptor that closes itself, and whose every failure is kIo with the path and the system's
-// reason ("No space left on device").
+// reason ("No space left on device"); a SystemError where there is one.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "framework/error.h"
+
 namespace evenkeel {
+
+// What the system refused: not what a file holds.
+class SystemError : public Error {
+  public:
+    SystemError(const std::string& message, int number)
+        : Error(ErrorCode::kIo, message), number_(number) {}
+    int number() const { return number_; }  // errno
+
+  private:
+    int number_;
+};
 
 class File {
   public:
@@ -24,6 +37,8 @@ class File {
     int descriptor() const { return descriptor_; }  // -1: not open
 
     void write(const void* data, std::size_t bytes);
+    // All of it behind the file's end, or nothing: what a failed attempt has written is cut off again.
+    void append_whole(const void* data, std::size_t bytes);
     // Exactly that many bytes from that offset; callable from several threads.
     void read_at(void* data, std::size_t bytes, std::uint64_t offset) const;
     // What is left from the current position; at most `limit` bytes.

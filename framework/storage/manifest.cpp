@@ -1,7 +1,11 @@
 #include "framework/storage/manifest.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -10,6 +14,8 @@
 #include "framework/storage/file.h"
 #include "framework/storage/hash.h"
 #include "framework/storage/json_depth.h"
+#include "framework/storage/safetensors.h"
+#include "framework/storage/state_shard.h"
 
 namespace evenkeel {
 namespace {
@@ -18,6 +24,7 @@ namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kOp = "manifest";
+constexpr const char* kStepPrefix = "step_";
 constexpr std::int64_t kFormat = 1;
 constexpr std::uint64_t kMostBytes = 64 << 20;
 constexpr std::size_t kMostName = 1024;
@@ -133,13 +140,65 @@ auto parsed(const std::string& origin, F&& parse) {
     }
 }
 
-// As the run state of a checkpoint says that was written with a manifest.
-bool says_manifest(const std::string& directory) {
-    const std::string path = directory + "/trainer.json";
-    std::error_code ignored;
-    if (!fs::is_regular_file(path, ignored)) return false;
+constexpr const char* kRunState = "trainer.json";
+
+// The type of what a name leads to; throws SystemError where that cannot be seen.
+fs::file_type type_of(const std::string& path) {
+    std::error_code error;
+    const fs::file_type type = fs::status(path, error).type();
+    if (type != fs::file_type::none) return type;
+    throw SystemError(concat("[", kOp, "] ", path, ": cannot look at: ", error.message()),
+                      error.value());
+}
+
+// The step that a directory has the name of, -1 for any other name.
+std::int64_t step_of_directory(const std::string& directory) {
+    const fs::path path = fs::path(directory).lexically_normal();
+    return step_of_name((path.has_filename() ? path : path.parent_path()).filename().string());
+}
+
+// What is wrong with a directory that has no manifest: nothing where none was ever written.
+void find_faults_without_manifest(const std::string& directory,
+                                  const std::function<void(const char*, std::string)>& add) {
+    const bool is_checkpoint = step_of_directory(directory) >= 0;
+    const std::string path = directory + "/" + kRunState;
+    const fs::file_type type = type_of(path);
+    if (type == fs::file_type::not_found && !is_checkpoint) return;
+    if (type != fs::file_type::regular) {
+        if (is_checkpoint) add(kRunState, concat("is missing, as is ", kManifestName));
+        return;
+    }
     const Json json = Json::parse(read_file(path), nullptr, false);
-    return json.is_object() && json.contains("checkpoint_format");
+    if (json.is_object() && json.contains("checkpoint_format")) {
+        return add(kManifestName, "is missing");
+    }
+    if (!is_checkpoint) return;
+    if (!json.is_object()) return add(kRunState, "is damaged: got no JSON object");
+    if (json.contains("step") && json["step"] != step_of_directory(directory)) {
+        add(kRunState, "is that of step " + json["step"].dump());
+    }
+    bool has_tensors = false;
+    for (const std::string& name : files_in(directory)) {
+        if (fs::path(name).extension() != ".safetensors") continue;
+        has_tensors = true;
+        try {
+            const SafetensorsReader checks_it(directory + "/" + name);
+        } catch (const SystemError&) {
+            throw;
+        } catch (const Error& error) {
+            add(name.c_str(), error.what());
+        }
+    }
+    if (!has_tensors) add("", "holds no file of tensors");
+    if (has_state(directory, "model") && !has_state(directory, "optimizer")) {
+        add("optimizer.safetensors", "is missing");
+    }
+}
+
+// Whether a file of a checkpoint would be taken for one of its own.
+bool is_read(const std::string& name) {
+    const fs::path extension = fs::path(name).extension();
+    return extension == ".safetensors" || extension == ".json";
 }
 
 // Left by NFS for a file that was removed while open; not this project's.
@@ -148,6 +207,22 @@ bool is_of_file_system(const std::string& name) {
 }
 
 }  // namespace
+
+std::string name_of_step(std::int64_t step) {
+    EVENKEEL_CHECK(step >= 0, kOp, "step: got ", step, ", want 0 or more");
+    const std::string digits = std::to_string(step);
+    return kStepPrefix + std::string(digits.size() < 8 ? 8 - digits.size() : 0, '0') + digits;
+}
+
+std::int64_t step_of_name(const std::string& name) {
+    const std::size_t skip = std::strlen(kStepPrefix);
+    if (name.compare(0, skip, kStepPrefix) != 0) return -1;
+    std::int64_t step = -1;
+    const char* last = name.data() + name.size();
+    const auto [end, error] = std::from_chars(name.data() + skip, last, step);
+    if (error != std::errc() || end != last || step < 0) return -1;
+    return name_of_step(step) == name ? step : -1;
+}
 
 std::string to_text(const Manifest& manifest) {
     Json json;
@@ -221,7 +296,10 @@ std::vector<std::string> files_in(const std::string& directory) {
                             it->path().string(), ": is no regular file");
         names.push_back(name);
     }
-    EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, kOp, directory, ": cannot list: ", error.message());
+    if (error) {
+        throw SystemError(concat("[", kOp, "] ", directory, ": cannot list: ", error.message()),
+                          error.value());
+    }
     std::sort(names.begin(), names.end());
     return names;
 }
@@ -245,8 +323,10 @@ void write_manifest(const std::string& directory,
 
 std::optional<Manifest> read_manifest(const std::string& directory) {
     const std::string path = directory + "/" + kManifestName;
-    std::error_code ignored;
-    if (!fs::exists(fs::symlink_status(path, ignored))) return std::nullopt;
+    const fs::file_type type = type_of(path);
+    if (type == fs::file_type::not_found) return std::nullopt;
+    EVENKEEL_CHECK_CODE(type == fs::file_type::regular, ErrorCode::kIo, kOp, path,
+                        ": is no regular file");
     return parse_manifest(File::open_for_reading(path).read_rest(kMostBytes + 1), path);
 }
 
@@ -260,9 +340,14 @@ CheckpointFaults find_faults(const std::string& directory, Check check, int rank
         const std::optional<Manifest> manifest = read_manifest(directory);
         if (!manifest.has_value()) {
             found.has_manifest = false;
-            at = "trainer.json";
-            if (says_manifest(directory)) add(kManifestName, "is missing");
+            at = kRunState;
+            find_faults_without_manifest(directory, add);
             return found;
+        }
+        const std::int64_t step = step_of_directory(directory);
+        if (step >= 0 && manifest->step != step) {
+            add(kManifestName, "is that of step ", manifest->step,
+                ": the directory has another checkpoint's name");
         }
         at.clear();
         std::map<std::string, bool> there;  // whether the manifest names it
@@ -288,8 +373,19 @@ CheckpointFaults find_faults(const std::string& directory, Check check, int rank
             add(want.name, "got hash ", hash_text(hash), ", want ", hash_text(want.hash));
         }
         for (const auto& [name, is_named] : there) {
-            if (!is_named && rank == 0) add(name, "is not in ", kManifestName);
+            if (is_named || rank != 0) continue;
+            if (is_read(name)) {
+                add(name, "is not in ", kManifestName);
+            } else {
+                found.extra.push_back(name);
+            }
         }
+    } catch (const SystemError& error) {
+        const bool is_gone = error.number() == ENOENT || error.number() == ENOTDIR;
+        found.faults.push_back({at, error.what(), !is_gone});
+    } catch (const fs::filesystem_error& error) {
+        const bool is_gone = error.code() == std::errc::no_such_file_or_directory;
+        found.faults.push_back({at, error.what(), !is_gone});
     } catch (const std::exception& error) {
         add(at, error.what());
     }

@@ -11,6 +11,10 @@ namespace evenkeel {
 
 inline constexpr const char* kManifestName = "manifest.json";
 
+// "step_00000020", the name of a checkpoint's directory, and the step that a name stands for: -1 for any other.
+std::string name_of_step(std::int64_t step);
+std::int64_t step_of_name(const std::string& name);
+
 struct ManifestFile {
     std::string name;  // relative to the directory, with '/': "hugging_face/config.json"
     std::uint64_t size = 0;
@@ -50,6 +54,8 @@ std::optional<Manifest> read_manifest(const std::string& directory);
 struct FileFault {
     std::string file;    // relative to the directory
     std::string reason;  // "is missing", "got 10 bytes, want 20", ...
+    // Nobody could look: no permission, an error of the disk or of the network. It may be as it was written.
+    bool unreadable = false;
 };
 
 // kSizes looks at what files there are and how long they are; kContents hashes them too. Either way a rank looks at
@@ -60,9 +66,13 @@ enum class Check { kSizes, kContents };
 struct CheckpointFaults {
     bool has_manifest = true;       // false, without a fault: written before there were manifests
     std::vector<FileFault> faults;  // empty: as its manifest says
+    std::vector<std::string>
+        extra;  // files that nobody reads and the manifest does not name; no faults
 };
 
-// Looks at a checkpoint; every way of not being what was written is a fault, none is an error.
+// Looks at a checkpoint; every way of not being what was written is a fault, none is an error. One that has the name of
+// a step must be of that step, and complete as earlier versions wrote it where it has no manifest: a state of the run
+// and files of tensors that can be opened.
 CheckpointFaults find_faults(const std::string& directory,
                              Check check,
                              int rank = 0,

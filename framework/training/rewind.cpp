@@ -21,12 +21,16 @@ std::string unused(const std::string& stem, const std::string& extension) {
 
 }  // namespace
 
-void rewind_run(const CheckpointStore& store, const std::string& run_dir, std::int64_t step) {
-    const std::vector<std::int64_t> steps = store.steps();  // ascending
+void check_can_rewind(const CheckpointStore& store, const std::string& run_dir, std::int64_t step) {
+    const std::vector<std::int64_t> steps = store.steps();
     EVENKEEL_CHECK_CODE(!steps.empty() && steps.front() <= step, ErrorCode::kConfig, "train",
                         "--rewind: got ", step, ", want a step with a checkpoint at or before it; ",
                         run_dir, steps.empty() ? " has none" : " begins with that of step ",
                         steps.empty() ? "" : std::to_string(steps.front()));
+}
+
+void rewind_run(const CheckpointStore& store, const std::string& run_dir, std::int64_t step) {
+    const std::vector<std::int64_t> steps = store.steps();  // ascending
     const auto later = std::upper_bound(steps.begin(), steps.end(), step);
     std::error_code ignored;  // without the pointer the newest by name is next
     fs::remove(fs::path(store.directory()) / "latest", ignored);

@@ -13,12 +13,18 @@ RunState read_run_state(const std::string& checkpoint) {
     return parse_run_state(read_file(file), file);
 }
 
+// What the run goes on from: throws where it is another run's.
+RunState read_resumable(const std::string& checkpoint, const RunState& state) {
+    RunState saved = read_run_state(checkpoint);
+    check_resumable(saved, state, checkpoint);
+    return saved;
+}
+
 void resume_from(const std::string& checkpoint,
                  TrainableModel& model,
                  RunState& state,
                  AlarmBoard& board) {
-    const RunState saved = read_run_state(checkpoint);
-    check_resumable(saved, state, checkpoint);
+    const RunState saved = read_resumable(checkpoint, state);
     const std::string changed = json_difference(state.settings, saved.settings);
     if (!changed.empty() && model.is_main_rank()) {
         log_warning("resuming with other settings than " + checkpoint +
@@ -49,6 +55,23 @@ void start_from(const std::string& checkpoint,
     log_info(concat("starting from ", checkpoint,
                     has_moments ? concat(", with moments of ", state.updates_before, " updates")
                                 : ", without moments"));
+}
+
+// A run that does not go on has its directory to itself.
+void check_unused(const CheckpointStore& store,
+                  const TrainerConfig& config,
+                  TrainableModel& model) {
+    std::string found;
+    if (model.is_main_rank()) {
+        found = store.latest();
+        const std::vector<std::string> aside = store.kept_aside();
+        if (found.empty() && !aside.empty()) found = store.directory() + "/" + aside.back();
+    }
+    EVENKEEL_CHECK_CODE(model.max_over_ranks(found.empty() ? 0.0 : 1.0) == 0.0, ErrorCode::kConfig,
+                        "train", "trainer.run_dir: got ", config.run_dir,
+                        ", which holds checkpoints of an earlier run", found.empty() ? "" : " (",
+                        found, found.empty() ? "" : ")",
+                        ", want an empty one; or set trainer.resume to continue that run");
 }
 
 }  // namespace
@@ -83,22 +106,23 @@ void start_or_resume(TrainableModel& model,
     EVENKEEL_CHECK_CODE(config.first_phase_steps == 0 || has_first_phase, ErrorCode::kConfig,
                         "train", "trainer.first_phase_steps: got ", config.first_phase_steps,
                         ", want 0: the model has no gains of queries and keys to train alone");
-    if (rewind_to.has_value()) {
-        if (model.is_main_rank()) rewind_run(store, config.run_dir, *rewind_to);
-        model.barrier();
-    }
     const CheckpointReaders readers = {model.rank(), model.ranks(), [&model](double value) {
                                            return model.max_over_ranks(value);
                                        }};
     const bool goes_on = config.resume || rewind_to.has_value();
-    if (!goes_on) {
-        const double mine = model.is_main_rank() && !store.steps().empty() ? 1.0 : 0.0;
-        EVENKEEL_CHECK_CODE(model.max_over_ranks(mine) == 0.0, ErrorCode::kConfig, "train",
-                            "trainer.run_dir: got ", config.run_dir,
-                            ", which holds checkpoints of an earlier run (", store.latest(),
-                            "), want an empty one; or set trainer.resume to continue that run");
+    if (!goes_on) check_unused(store, config, model);
+    std::string checkpoint;
+    if (rewind_to.has_value()) {
+        // Nothing is renamed before it is known that the run can go on from there.
+        if (model.is_main_rank()) check_can_rewind(store, config.run_dir, *rewind_to);
+        checkpoint = newest_verified(store, readers, false, *rewind_to);
+        const std::int64_t step = read_resumable(checkpoint, state).step;
+        model.barrier();
+        if (model.is_main_rank()) rewind_run(store, config.run_dir, step);
+        model.barrier();
+    } else if (goes_on) {
+        checkpoint = newest_verified(store, readers, true);
     }
-    const std::string checkpoint = goes_on ? newest_verified(store, readers, true) : std::string();
     if (!checkpoint.empty()) {
         resume_from(checkpoint, model, state, board);
     } else if (!config.init_from.empty()) {

@@ -240,7 +240,7 @@ TEST_F(DamageTest, CutMissingSwappedAndAddedFilesAreFound) {
             const std::string other = previous_ + "/" + name;
             fs::copy_file(other, path, fs::copy_options::overwrite_existing);
         });
-        expect_found(name == kManifestName ? "trainer.json" : name, "of the checkpoint before");
+        expect_found(name, "of the checkpoint before");
         restore();
     }
     if (world().size() == 2) {
@@ -257,9 +257,9 @@ TEST_F(DamageTest, CutMissingSwappedAndAddedFilesAreFound) {
         expect_found("model-00001-of-00002.safetensors", "swapped");
         swap();
     }
-    on_main([&] { std::ofstream(newest_ + "/more") << "x"; });
-    expect_found("more", "added");
-    on_main([&] { fs::remove(newest_ + "/more"); });
+    on_main([&] { std::ofstream(newest_ + "/more.json") << "x"; });
+    expect_found("more.json", "added");
+    on_main([&] { fs::remove(newest_ + "/more.json"); });
     expect_restored();
 }
 

@@ -33,6 +33,18 @@ class CheckpointTest : public ::testing::Test {
         put(to.begin(step), "step " + std::to_string(step));
         to.commit(step);
     }
+    // Without a manifest; the newest.
+    void save_as_earlier_version(std::int64_t step) const {
+        const std::string path = store().path(step);
+        fs::create_directories(path);
+        const std::string header = R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})";
+        for (const char* name : {"model", "optimizer"}) {
+            std::ofstream out(path + "/" + name + ".safetensors", std::ios::binary);
+            out << static_cast<char>(header.size()) << std::string(7, '\0') << header << "data";
+        }
+        std::ofstream(path + "/trainer.json") << "{\"step\": " << step << "}";
+        fs::remove(store_path() + "/latest");
+    }
     std::vector<std::string> entries() const {
         std::vector<std::string> names;
         for (const auto& entry : fs::directory_iterator(store_path())) {
@@ -210,6 +222,7 @@ TEST_F(CheckpointTest, ALatestThatIsNoGoodIsGoneBy) {
     EXPECT_EQ(store().newest_first(), (std::vector<std::int64_t>{20, 10}));
     fs::create_directory(store_path() + "/latest");
     EXPECT_EQ(store().newest_first(), (std::vector<std::int64_t>{20, 10}));
+    EXPECT_FAULT(message_of([&] { save(store(), 30); }), "latest: got a directory, want the file");
 }
 
 TEST_F(CheckpointTest, TheNewestThatIsAsItWasWrittenIsChosen) {
@@ -231,6 +244,87 @@ TEST_F(CheckpointTest, TheNewestThatIsAsItWasWrittenIsChosen) {
     EXPECT_FAULT(message_of([&] { newest_checkpoint(store().path(20)); }),
                  "step_00000020: is not as it was written");
     EXPECT_FAULT(message_of([&] { newest_checkpoint(directory_.file("run")); }), "none of its 2");
+}
+
+TEST_F(CheckpointTest, NoneIsSetAsideWhereNoneIsGood) {
+    for (std::int64_t step : {10, 20}) {
+        save(store(), step);
+        put(store().path(step), "other");
+    }
+    for (int start = 0; start < 2; ++start) {
+        EXPECT_FAULT(message_of([&] { newest_verified(store(), {}, true); }),
+                     "none of its 2 checkpoints is as it was written");
+        EXPECT_EQ(entries(), (std::vector<std::string>{"step_00000010", "step_00000020"}));
+    }
+    store().set_aside(10);
+    store().set_aside(20);
+    EXPECT_FAULT(message_of([&] { newest_verified(store(), {}, true); }),
+                 "holds no checkpoint but such as were set aside (the last: "
+                 "step_00000020.damaged); a run does not begin anew by itself");
+    EXPECT_FAULT(message_of([&] { newest_checkpoint(directory_.file("run")); }), "set aside");
+}
+
+TEST_F(CheckpointTest, TheNewestOfAtMostSoManySteps) {
+    for (std::int64_t step : {10, 30, 20}) save(store(), step);
+    EXPECT_EQ(newest_verified(store(), {}, false), store().path(20)) << "the last one committed";
+    EXPECT_EQ(newest_verified(store(), {}, false, 100), store().path(30));
+    EXPECT_EQ(newest_verified(store(), {}, false, 29), store().path(20));
+    put(store().path(20), "other");
+    EXPECT_EQ(newest_verified(store(), {}, false, 29), store().path(10));
+}
+
+TEST_F(CheckpointTest, WhatCannotBeReadIsNotTakenForDamaged) {
+    const testing::Unprivileged unprivileged(directory_.path());
+    if (!unprivileged.holds()) GTEST_SKIP() << "cannot drop root's rights";
+    save(store(), 10);
+    save(store(), 20);
+    const std::string newest = store().path(20);
+    for (const std::string& path : {newest, newest + "/model", newest + "/manifest.json"}) {
+        fs::permissions(path, fs::perms::none);
+        const std::string message = message_of([&] { newest_verified(store(), {}, true); });
+        EXPECT_FAULT(message, newest + ": could not be read");
+        EXPECT_FAULT(message, path);
+        EXPECT_FAULT(message, "Permission denied");
+        fs::permissions(path, fs::perms::owner_all);
+        EXPECT_EQ(entries(), (std::vector<std::string>{"step_00000010", "step_00000020"}));
+    }
+    EXPECT_EQ(newest_verified(store(), {}, true), newest);
+}
+
+TEST_F(CheckpointTest, TheManifestsStepIsThatOfTheName) {
+    for (std::int64_t step : {10, 20, 30}) save(store(), step);
+    fs::rename(store().path(10), store_path() + "/x");
+    fs::rename(store().path(30), store().path(10));
+    fs::rename(store_path() + "/x", store().path(30));
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(newest_verified(store(), {}, false), store().path(20));
+    EXPECT_FAULT(::testing::internal::GetCapturedStderr(),
+                 "step_00000030: manifest.json: is that of step 10");
+    fs::copy(store().path(20), store().path(99), fs::copy_options::recursive);
+    EXPECT_EQ(newest_verified(store(), {}, false, 99), store().path(20));
+    EXPECT_EQ(find_faults(store().path(99) + "/", Check::kSizes).faults.size(), 1u);
+    fs::rename(store().path(99), directory_.file("best"));  // no name of a step
+    EXPECT_TRUE(find_faults(directory_.file("best"), Check::kContents).faults.empty());
+}
+
+TEST_F(CheckpointTest, FilesOfOtherProgramsAreNoDamage) {
+    save(store(), 10);
+    std::ofstream(store().path(10) + "/.DS_Store") << "x";
+    ::testing::internal::CaptureStderr();
+    EXPECT_EQ(newest_verified(store(), {}, true), store().path(10));
+    EXPECT_FAULT(::testing::internal::GetCapturedStderr(), ".DS_Store is not in its manifest.json");
+    std::ofstream(store().path(10) + "/more.safetensors") << "x";
+    EXPECT_FAULT(message_of([&] { newest_verified(store(), {}, true); }), "none of its 1");
+}
+
+TEST_F(CheckpointTest, APipeIsNotWaitedFor) {
+    save(store(), 10);
+    save(store(), 20);
+    fs::remove(store_path() + "/latest");
+    ASSERT_EQ(::mkfifo((store_path() + "/latest").c_str(), 0600), 0);
+    fs::remove(store().path(20) + "/manifest.json");
+    ASSERT_EQ(::mkfifo((store().path(20) + "/manifest.json").c_str(), 0600), 0);
+    EXPECT_EQ(newest_verified(store(), {}, true), store().path(10));
 }
 
 TEST_F(CheckpointTest, ADamagedOneIsSetAsideUnderANameOfItsOwn) {
@@ -255,14 +349,49 @@ TEST_F(CheckpointTest, DamagedOnesDoNotPushOutTheLastSoundOne) {
 }
 
 TEST_F(CheckpointTest, OldCheckpointsWithoutManifestAreTakenAsTheyAre) {
-    save(store(), 10);
-    fs::remove(store().path(10) + "/manifest.json");
-    fs::remove(store_path() + "/latest");
+    save_as_earlier_version(10);
     ::testing::internal::CaptureStderr();
     EXPECT_EQ(newest_verified(store(), {}, true), store().path(10));
     EXPECT_FAULT(::testing::internal::GetCapturedStderr(), "has no manifest.json");
     save(store(1), 20);
     EXPECT_EQ(store().steps(), std::vector<std::int64_t>{20});
+}
+
+TEST_F(CheckpointTest, WhatIsNeitherOfAnEarlierVersionNorVerifiedIsDamaged) {
+    save(store(), 5);
+    const std::string path = store().path(10);
+    const std::pair<std::function<void()>, const char*> ways[] = {
+        {[&] { fs::remove(path + "/trainer.json"); }, "trainer.json: is missing, as is manifest"},
+        {[&] { std::ofstream(path + "/trainer.json") << "{\"step\": 1"; },
+         "trainer.json: is damaged"},
+        {[&] { std::ofstream(path + "/trainer.json") << "{\"step\": 11}"; },
+         "trainer.json: is that of step 11"},
+        {[&] { fs::remove(path + "/optimizer.safetensors"); }, "optimizer.safetensors: is missing"},
+        {[&] {
+             fs::remove(path + "/model.safetensors");
+             fs::remove(path + "/optimizer.safetensors");
+         },
+         "holds no file of tensors"},
+        {[&] { fs::resize_file(path + "/model.safetensors", 20); }, "model.safetensors: "},
+        {[&] {
+             fs::remove_all(path);
+             fs::create_directory(path);
+         },
+         "trainer.json: is missing"}};
+    for (const auto& [spoil, words] : ways) {
+        SCOPED_TRACE(words);
+        fs::remove_all(path);
+        save_as_earlier_version(10);
+        EXPECT_EQ(newest_verified(store(), {}, false), path);
+        spoil();
+        ::testing::internal::CaptureStderr();
+        EXPECT_EQ(newest_verified(store(), {}, false), store().path(5));
+        EXPECT_FAULT(::testing::internal::GetCapturedStderr(), words);
+        // Nor does it push out a sound one.
+        save(store(2), 20);
+        EXPECT_EQ(store().steps(), (std::vector<std::int64_t>{5, 10, 20}));
+        fs::remove_all(store().path(20));
+    }
 }
 
 TEST_F(CheckpointTest, WriteFileAtomicallyReplacesAndLeavesNothingElse) {

@@ -182,6 +182,41 @@ TEST_F(TrainerSkipTest, RewindsTwiceAndKeepsEverything) {
     EXPECT_TRUE(exists("run/metrics.rewound.2.jsonl"));
 }
 
+TEST_F(TrainerSkipTest, RenamesNothingWhereItCannotGoBack) {
+    config_.steps = 9;
+    config_.checkpoint_interval = 3;
+    config_.checkpoint_keep = 0;
+    BigramTable model, other;
+    run(model, "run");
+    const auto expect_all_there = [&] {
+        for (const char* step : {"3", "6", "9"}) {
+            EXPECT_TRUE(exists(concat("run/checkpoints/step_0000000", step))) << step;
+        }
+        EXPECT_TRUE(exists("run/checkpoints/latest"));
+        EXPECT_FALSE(exists("run/metrics.rewound.jsonl"));
+    };
+    control_.rewind_to = 3;
+    other.size = 17;
+    EXPECT_EQ(failure(other, "run").code(), ErrorCode::kConfig);
+    expect_all_there();
+    std::filesystem::resize_file(files_.file("run/checkpoints/step_00000003/trainer.json"), 9);
+    control_.rewind_to = 5;
+    EXPECT_EQ(failure(model, "run").code(), ErrorCode::kIo);
+    expect_all_there();
+}
+
+TEST_F(TrainerSkipTest, GoesBackBehindADamagedCheckpoint) {
+    config_.steps = 9;
+    config_.checkpoint_interval = 3;
+    config_.checkpoint_keep = 0;
+    BigramTable model, again;
+    run(model, "run");
+    std::filesystem::resize_file(files_.file("run/checkpoints/step_00000006/trainer.json"), 9);
+    control_.rewind_to = 7;
+    EXPECT_EQ(run(again, "run").steps, 6);
+    EXPECT_TRUE(exists("run/checkpoints/step_00000006.rewound"));
+}
+
 TEST_F(TrainerSkipTest, RefusesToRewindBeforeTheFirstCheckpoint) {
     config_.steps = 6;
     config_.checkpoint_interval = 3;
