@@ -134,11 +134,56 @@ void check_record(const MetricRecord& record) {
     }
 }
 
-// The lines that a resumed run keeps, and their records' last byte.
+// The records of a file; on_bad is told of each line that is none, and whether it is the last.
+template <typename F>
+std::vector<MetricRecord> read_records(const std::string& path, F&& on_bad) {
+    const std::string text = read_file(path);
+    std::vector<MetricRecord> records;
+    std::size_t begin = 0, number = 1;
+    for (std::size_t end; begin < text.size(); begin = end + 1, ++number) {
+        end = std::min(text.find('\n', begin), text.size());
+        try {
+            if (end == text.size()) throw std::runtime_error("the line has no end");
+            records.push_back(to_record(text.substr(begin, end - begin)));
+        } catch (const std::exception& e) {
+            on_bad(concat(path, ":", number, ": not a record: ", e.what()), end + 1 >= text.size());
+        }
+    }
+    return records;
+}
+
+void warn_of_torn_line(const std::string& what) {
+    log_warning(concat("[metrics] ", what, "; an interrupted run left it, it is dropped"));
+}
+
+// Keeps metrics.jsonl as it is under the name metrics.damaged.jsonl (.2, ..).
+std::string keep_damaged(const std::string& path) {
+    const std::string stem = path.substr(0, path.rfind(".jsonl"));
+    std::string name = stem + ".damaged.jsonl";
+    for (int i = 2; std::filesystem::exists(name); ++i)
+        name = concat(stem, ".damaged.", i, ".jsonl");
+    std::error_code error;
+    std::filesystem::copy_file(path, name, error);
+    EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "metrics", name,
+                        ": cannot write: ", error.message());
+    return name;
+}
+
+// The lines that a resumed run keeps. Lines that are no records are no reason not to go on.
 std::string records_before(const std::string& path, std::int64_t step) {
-    std::string kept;
+    std::string kept, first_bad;
+    std::size_t bad = 0;
     if (!std::filesystem::exists(path)) return kept;
-    for (const MetricRecord& record : read_metrics(path)) {
+    const auto records = read_records(path, [&](const std::string& what, bool is_last) {
+        if (is_last) return warn_of_torn_line(what);
+        if (bad++ == 0) first_bad = what;
+    });
+    if (bad > 0) {
+        log_warning(concat("[metrics] ", first_bad,
+                           bad > 1 ? concat("; and ", bad - 1, " more") : "",
+                           "; dropped, and the file as it was is kept as ", keep_damaged(path)));
+    }
+    for (const MetricRecord& record : records) {
         if (record.step < step) kept += to_json_line(record) + "\n";
     }
     return kept;
@@ -202,7 +247,7 @@ std::vector<PngImage> heat_maps(const MetricRecord& record,
 
 void write_record(File& events, const std::string& event) {
     const std::string record = tfrecord(event);
-    events.write(record.data(), record.size());
+    events.append_whole(record.data(), record.size());
 }
 
 }  // namespace
@@ -234,22 +279,10 @@ std::string to_json_line(const MetricRecord& record) {
 }
 
 std::vector<MetricRecord> read_metrics(const std::string& path) {
-    const std::string text = read_file(path);
-    std::vector<MetricRecord> records;
-    std::size_t begin = 0, number = 1;
-    for (std::size_t end; begin < text.size(); begin = end + 1, ++number) {
-        end = std::min(text.find('\n', begin), text.size());
-        try {
-            if (end == text.size()) throw std::runtime_error("the line has no end");
-            records.push_back(to_record(text.substr(begin, end - begin)));
-        } catch (const std::exception& e) {
-            const std::string what = concat(path, ":", number, ": not a record: ", e.what());
-            const bool is_last = end + 1 >= text.size();
-            EVENKEEL_CHECK_CODE(is_last, ErrorCode::kIo, "metrics", what);
-            log_warning(concat("[metrics] ", what, "; an interrupted run left it, it is dropped"));
-        }
-    }
-    return records;
+    return read_records(path, [](const std::string& what, bool is_last) {
+        EVENKEEL_CHECK_CODE(is_last, ErrorCode::kIo, "metrics", what);
+        warn_of_torn_line(what);
+    });
 }
 
 MetricWriter::MetricWriter(const std::string& directory, std::int64_t resume_step) {
@@ -266,7 +299,7 @@ MetricWriter::MetricWriter(const std::string& directory, std::int64_t resume_ste
 
 void MetricWriter::write(const MetricRecord& record) {
     const std::string line = to_json_line(record) + "\n";
-    json_.write(line.data(), line.size());
+    json_.append_whole(line.data(), line.size());
     write_record(events_, scalars_event(wall_time(), record.step, tensorboard_scalars(record)));
     const std::vector<PngImage> images = heat_maps(record, ranges_);
     if (!images.empty()) write_record(events_, images_event(wall_time(), record.step, images));

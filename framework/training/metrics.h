@@ -53,10 +53,11 @@ struct MetricRecord {
 
 // Appends to DIR/metrics.jsonl and to a new DIR/events.out.tfevents.*; every record is handed to the
 // system before write returns. With resume_step >= 0, records of that step and later are dropped from
-// metrics.jsonl first, and so is a last line that an interrupted run left unfinished; TensorBoard is told
+// metrics.jsonl first, and so are a last line that an interrupted run left unfinished and, with a warning, lines that
+// are no records, after the file as it was has been copied to metrics.damaged.jsonl (.2, ..); TensorBoard is told
 // to forget them. In the event file a table is the minimum, the mean and the maximum of each of its rows, and a
 // picture, heads/NAME, a pixel a cell, whose colours go from the smallest to the largest number that this writer has
-// been given for it. Throws kIo naming the file.
+// been given for it. Throws kIo naming the file; what a failed write has left of a record is cut off again.
 class MetricWriter {
   public:
     explicit MetricWriter(const std::string& directory, std::int64_t resume_step = -1);

@@ -6,7 +6,9 @@
 #include <numeric>
 #include <utility>
 
+#include "framework/error.h"
 #include "framework/log.h"
+#include "framework/storage/checkpoint.h"
 
 namespace evenkeel {
 namespace {
@@ -37,21 +39,56 @@ RunRecorder::RunRecorder(TrainableModel& model,
                          const std::vector<AlarmRule>& alarms)
     : model_(model), config_(config), board_(alarms, config.steps), start_(Clock::now()) {}
 
-void RunRecorder::begin(std::int64_t first_step, std::int64_t end_step) {
+void RunRecorder::begin(std::int64_t first_step,
+                        std::int64_t end_step,
+                        const std::string& config_json) {
     first_step_ = first_step;
     end_step_ = end_step;
-    if (model_.is_main_rank()) {
-        metrics_ = std::make_unique<MetricWriter>(config_.run_dir, first_step + 1);
-    }
+    config_json_ = config_json;
+    if (model_.is_main_rank()) unless_refused([&] { open_files(); });
     start_ = Clock::now();
 }
 
+void RunRecorder::open_files() {
+    if (!config_json_.empty()) {
+        write_file_atomically(config_.run_dir + "/config.json", config_json_);
+        config_json_.clear();
+    }
+    if (metrics_ == nullptr) {
+        metrics_ = std::make_unique<MetricWriter>(config_.run_dir, first_step_ + 1);
+    }
+}
+
+// A full disk is no reason to end a training whose state is elsewhere.
+template <typename F>
+void RunRecorder::unless_refused(F&& write) {
+    try {
+        write();
+        if (is_refused_) log_info("records are written again");
+        is_refused_ = false;
+    } catch (const Error& error) {
+        if (error.code() != ErrorCode::kIo) throw;
+        if (!is_refused_) {
+            log_warning(concat("what the run says of itself cannot be written: ", error.what(),
+                               "; the training goes on, and the next record tries again"));
+        }
+        is_refused_ = true;
+    }
+}
+
+void RunRecorder::write(const MetricRecord& record) {
+    if (!model_.is_main_rank()) return;
+    unless_refused([&] {
+        open_files();
+        metrics_->write(record);
+    });
+}
+
 void RunRecorder::record_non_finite(std::int64_t step, const StepOutcome& outcome) {
-    if (metrics_ == nullptr) return;
-    metrics_->write({step,
-                     {{"loss", outcome.loss}, {"lr", outcome.lr}, {"grad_norm", outcome.grad_norm}},
-                     {},
-                     {}});
+    write({step,
+           {{"loss", outcome.loss}, {"lr", outcome.lr}, {"grad_norm", outcome.grad_norm}},
+           {},
+           {}});
 }
 
 void RunRecorder::show_progress(const MetricRecord& record) {
@@ -146,8 +183,8 @@ AlarmAction RunRecorder::record(const RunState& state,
     // What is not finite is trainer.non_finite's affair.
     const AlarmAction action =
         outcome.skip == StepOutcome::Skip::kNonFinite ? AlarmAction::kNone : check_alarms(record);
-    if (metrics_ == nullptr) return action;
-    metrics_->write(record);
+    if (!model_.is_main_rank()) return action;
+    write(record);
     show_progress(record);
     return action;
 }

@@ -30,8 +30,9 @@ class RunRecorder {
         return last_alarm_;
     }  // the line of the last one raised
 
-    // Begins the run's clock; the main rank, which alone writes, goes on from the records up to first_step.
-    void begin(std::int64_t first_step, std::int64_t end_step);
+    // Begins the run's clock; the main rank, which alone writes, writes config.json and goes on from the records up to
+    // first_step. What cannot be written, then or later, is a warning, and tried again with the next record.
+    void begin(std::int64_t first_step, std::int64_t end_step, const std::string& config_json);
     // Every step, recorded or not.
     void judge(const StepOutcome& outcome);
     // Of the step that `state` has just done. Returns the severest action asked for. Collective.
@@ -45,6 +46,10 @@ class RunRecorder {
   private:
     AlarmAction check_alarms(MetricRecord& record);
     void show_progress(const MetricRecord& record);
+    void open_files();
+    void write(const MetricRecord& record);
+    template <typename F>
+    void unless_refused(F&& write);
 
     TrainableModel& model_;
     const TrainerConfig& config_;
@@ -54,6 +59,8 @@ class RunRecorder {
     double grad_norm_deviations_ = 0.0;  // the largest since the last record
     SpikeScore loss_spikes_, grad_norm_spikes_;
     std::unique_ptr<MetricWriter> metrics_;  // main rank only
+    std::string config_json_;                // "": written
+    bool is_refused_ = false;                // the last attempt to write
     std::int64_t first_step_ = 0, end_step_ = 0;
     std::chrono::steady_clock::time_point start_, last_shown_{};
 };

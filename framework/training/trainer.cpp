@@ -170,10 +170,7 @@ TrainResult TrainingRun::run(const std::string& config_json,
     const std::int64_t first_step = state_.step;
     const std::int64_t end_step =
         config_.stop_at_step > 0 ? std::min(config_.steps, config_.stop_at_step) : config_.steps;
-    if (model_.is_main_rank()) {
-        write_file_atomically(config_.run_dir + "/config.json", config_json);
-    }
-    recorder_.begin(first_step, end_step);
+    recorder_.begin(first_step, end_step, config_json);
     const auto due = [&](std::int64_t interval) {
         return interval > 0 && state_.step % interval == 0;
     };

@@ -1,8 +1,10 @@
 #include "framework/training/metrics.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -134,6 +136,49 @@ TEST(MetricsTest, ResumeDropsLaterRecordsAndATornLine) {
     EXPECT_EQ(read_file(path), whole) << "as if it had never stopped";
     MetricWriter(directory.path(), 0);
     EXPECT_EQ(read_file(path), "");
+}
+
+TEST(MetricsTest, ResumeDropsLinesThatAreNoRecordsAndKeepsTheFile) {
+    const TemporaryDirectory directory;
+    const std::string path = directory.file("metrics.jsonl");
+    std::string text;
+    for (std::int64_t step = 0; step < 4; ++step) text += to_json_line(record_of(step)) + "\n";
+    for (int time = 0; time < 2; ++time) {
+        std::string damaged = text;
+        damaged[damaged.find('\n') + 3] = '\x80';  // in the second line
+        write_file_atomically(path, damaged);
+        ::testing::internal::CaptureStderr();
+        MetricWriter(directory.path(), 3).write(record_of(3));
+        const std::string said = ::testing::internal::GetCapturedStderr();
+        const std::string kept = time == 0 ? "metrics.damaged.jsonl" : "metrics.damaged.2.jsonl";
+        EXPECT_FAULT(said, "metrics.jsonl:2: not a record");
+        EXPECT_FAULT(said, "kept as " + directory.file(kept));
+        EXPECT_EQ(read_file(directory.file(kept)), damaged);
+        const std::vector<MetricRecord> records = read_metrics(path);
+        ASSERT_EQ(records.size(), 3u);
+        EXPECT_EQ(records[1].step, 2);
+        EXPECT_EQ(records[2].step, 3);
+    }
+}
+
+// A limit on the size of files stands for a full disk.
+TEST(MetricsTest, WhatCouldNotBeWrittenWholeIsCutOff) {
+    const TemporaryDirectory directory;
+    MetricWriter writer(directory.path());
+    writer.write(record_of(0));
+    const std::string before = read_file(directory.file("metrics.jsonl"));
+    rlimit limit;
+    ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);
+    const rlimit little = {before.size() + 20, limit.rlim_max};
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &little), 0);
+    EXPECT_FAULT(message_of([&] { writer.write(record_of(1)); }, ErrorCode::kIo),
+                 "metrics.jsonl: cannot write");
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    std::signal(SIGXFSZ, handler);
+    EXPECT_EQ(read_file(directory.file("metrics.jsonl")), before);
+    writer.write(record_of(2));
+    EXPECT_EQ(read_metrics(directory.file("metrics.jsonl")).size(), 2u);
 }
 
 TEST(MetricsTest, ALastLineOfGarbageIsDroppedWithAWarningThatNamesIt) {

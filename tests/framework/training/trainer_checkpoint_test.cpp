@@ -89,6 +89,29 @@ TEST_F(TrainerCheckpointTest, TheLastOneMustBeThere) {
     }
 }
 
+TEST_F(TrainerCheckpointTest, GoesOnWithoutRecordsWhereTheyCannotBeWritten) {
+    const std::string directory = files_.file("run"), metrics = directory + "/metrics.jsonl";
+    fs::create_directories(metrics);  // in the way
+    fs::create_directories(directory + "/config.json");
+    BigramTable model, straight;
+    ::testing::internal::CaptureStderr();
+    const TrainResult result = run_with(model, "run", [&](std::int64_t step) {
+        if (step == 9) fs::remove(directory + "/config.json");
+        if (step == 12) fs::remove(metrics);
+    });
+    const std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_EQ(result.losses, run(straight, "straight").losses);
+    const std::size_t at = said.find("what the run says of itself cannot be written: ");
+    ASSERT_NE(at, std::string::npos) << said;
+    EXPECT_NE(said.find("config.json", at), std::string::npos) << said;
+    EXPECT_EQ(said.find("cannot be written", at + 60), std::string::npos) << "once\n" << said;
+    EXPECT_NE(said.find("records are written again", at), std::string::npos) << said;
+    EXPECT_TRUE(fs::is_regular_file(directory + "/config.json"));
+    const auto records = read_metrics(metrics);
+    ASSERT_EQ(records.size(), 9u);
+    EXPECT_EQ(records.front().step, 12);
+}
+
 TEST_F(TrainerCheckpointTest, GoesOnWhileTheDiskIsFull) {
     if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount a small file system";
     // Room for a checkpoint (790 KB) and a half.
@@ -159,10 +182,24 @@ TEST_F(TrainerCheckpointTest, DoesNotBeginAnewWhereNoCheckpointIsGood) {
     run(model, "run");
     fs::resize_file(store("run").path(5) + "/state.safetensors", 1000);
     config_.resume = true;
-    const Error error = failure(again, "run");
-    EXPECT_EQ(error.code(), ErrorCode::kIo);
-    EXPECT_NE(std::string(error.what()).find("none of its 1 checkpoints"), std::string::npos)
-        << error.what();
+    const std::string metrics = read_file(files_.file("run") + "/metrics.jsonl");
+    for (int start = 0; start < 2; ++start) {  // however often
+        const Error error = failure(again, "run");
+        EXPECT_EQ(error.code(), ErrorCode::kIo);
+        EXPECT_NE(std::string(error.what()).find("none of its 1 checkpoints"), std::string::npos)
+            << error.what();
+    }
+    store("run").set_aside(5);
+    const Error aside = failure(again, "run");
+    EXPECT_EQ(aside.code(), ErrorCode::kIo);
+    EXPECT_NE(std::string(aside.what()).find("does not begin anew"), std::string::npos)
+        << aside.what();
+    config_.resume = false;
+    const Error fresh = failure(again, "run");
+    EXPECT_EQ(fresh.code(), ErrorCode::kConfig);
+    EXPECT_NE(std::string(fresh.what()).find("step_00000005.damaged"), std::string::npos)
+        << fresh.what();
+    EXPECT_EQ(read_file(files_.file("run") + "/metrics.jsonl"), metrics);
 }
 
 }  // namespace
