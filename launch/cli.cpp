@@ -505,7 +505,6 @@ int run_program(int argc, char** argv, MpiSession& session) {
     // What rank 0 does last, writing files, may fail. While other ranks are finalising MPI, Open MPI crashes
     // or hangs when one aborts, so they wait here.
     session.world().barrier();
-    stop_watchdog();
     return choice.status;
 }
 

@@ -15,14 +15,15 @@ class MpiSession {
   public:
     // Initialises MPI when the process was started by mpirun or a Slurm launcher (seen from its
     // environment) with more than one rank, or else stays alone: world() is then a group of one.
-    // timeout_seconds bounds every later wait. Throws kMpi when the launcher started several processes
+    // timeout_seconds bounds every wait: where it passes in MPI_Init or MPI_Finalize the process says so and
+    // ends with kExitRankLost. Throws kMpi when the launcher started several processes
     // that MPI does not know of (an mpirun of another MPI), kNotBuilt in a build without MPI; neither with
     // kAccept, for a program that tells what is wrong: world() then is what MPI sees.
     MpiSession(int* argc,
                char*** argv,
                double timeout_seconds = 300.0,
                Mismatch mismatch = Mismatch::kThrow);
-    // Finalises, or, while an exception is in flight or after a failed operation, aborts the whole job:
+    // Finalises, watched by the watchdog where one runs, and stops that; or, while an exception is in flight or after a failed operation, aborts the whole job:
     // finalising would hang.
     ~MpiSession();
     MpiSession(const MpiSession&) = delete;
@@ -35,6 +36,7 @@ class MpiSession {
     [[noreturn]] void abort(const char* message, int exit_status);
 
   private:
+    double timeout_seconds_;
     bool owns_mpi_ = false;
     std::unique_ptr<Communicator> world_;
 };

@@ -7,8 +7,8 @@
 
 namespace evenkeel {
 
-MpiSession::MpiSession(int*, char***, double, Mismatch mismatch)
-    : world_(make_single_communicator()) {
+MpiSession::MpiSession(int*, char***, double timeout_seconds, Mismatch mismatch)
+    : timeout_seconds_(timeout_seconds), world_(make_single_communicator()) {
     const int launched = launch_of_this_process().processes;
     EVENKEEL_CHECK_CODE(launched <= 1 || mismatch == Mismatch::kAccept, ErrorCode::kNotBuilt,
                         "MpiSession", "the launcher started ", launched,

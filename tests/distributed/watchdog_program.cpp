@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "framework/stream.h"
+#include "parallel/launch_environment.h"
 #include "parallel/mpi_session.h"
 #include "parallel/process_grid.h"
 #include "parallel/watchdog.h"
@@ -83,7 +84,8 @@ void run(const std::string& mode, const std::string& directory, bool gpus, MpiSe
     job.sum(5);
     job.end_step();
     world.barrier();
-    stop_watchdog();
+    // The others are in MPI_Finalize.
+    if (job.bad && mode == "stopped_at_the_end") raise(SIGSTOP);
 }
 
 }  // namespace
@@ -92,7 +94,14 @@ void run(const std::string& mode, const std::string& directory, bool gpus, MpiSe
 int main(int argc, char** argv) {
     using namespace evenkeel;
     const std::string mode = argc > 1 ? argv[1] : "", directory = argc > 2 ? argv[2] : "none";
-    MpiSession session(&argc, &argv, kTimeoutSeconds);
+    const bool stops_at_start = mode == "stopped_at_the_start";
+    const Launch launch = launch_of_this_process();
+    if (stops_at_start && launch.rank == launch.processes - 1) {
+        std::ofstream(directory + ".pid") << getpid();
+        raise(SIGSTOP);
+    }
+    // MPI_Init takes seconds on a busy machine.
+    MpiSession session(&argc, &argv, stops_at_start ? kTimeoutSeconds : 60.0);
     try {
         run(mode, directory, argc > 3, session);
     } catch (const Error& error) {

@@ -75,6 +75,22 @@ TEST_P(WatchdogTest, AStoppedRankIsNamedWithWhatTheOthersWaitFor) {
     EXPECT_NE(result.output.find("[watchdog] rank "), std::string::npos) << "not printed";
 }
 
+TEST_P(WatchdogTest, ARankThatIsStoppedBeforeItsFirstOperationEndsTheJob) {
+    const JobResult result = run("stopped_at_the_start");
+    EXPECT_EQ(result.status, kLost) << result.output;
+    EXPECT_NE(result.output.find("has waited 2 s in MPI_Init: another rank is stopped"),
+              std::string::npos)
+        << result.output;
+}
+
+TEST_P(WatchdogTest, ARankThatIsStoppedAfterItsLastOperationIsNamed) {
+    const JobResult result = run("stopped_at_the_end");
+    EXPECT_EQ(result.status, kLost) << result.output;
+    expect_said(result, "rank " + bad() + " gives no answer: process ");
+    expect_said(result, " is stopped (SIGSTOP or a debugger)");
+    expect_said(result, "in MPI_Finalize, number 1 of group job");
+}
+
 TEST_P(WatchdogTest, AKilledRankEndsTheJob) {
     const JobResult result = run("killed");
     // mpirun sees it first and says so, or the watchdog does.
