@@ -71,8 +71,10 @@ void run_data_build(const DataBuildCommand& command) {
 }
 
 void run_data_inspect(const DataInspectCommand& command) {
-    const TokenStream stream(command.path, std::int64_t{1} << 31, -1);
     const auto description = read_token_description(command.path);
+    // An id that the description does not know is an error.
+    const std::int64_t vocab_size = description ? description->vocab_size : std::int64_t{1} << 31;
+    const TokenStream stream(command.path, vocab_size, -1);
     const std::string tokenizer_name =
         command.tokenizer.empty() ? tokenizer_of(command.path) : command.tokenizer;
     std::vector<std::int32_t> first(

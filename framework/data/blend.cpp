@@ -36,13 +36,17 @@ std::vector<std::int64_t> exact(const std::vector<double>& weights, std::int64_t
 
 std::vector<std::int64_t> share_numerators(const std::vector<double>& weights, std::int64_t most) {
     if (auto whole = exact(weights, most); !whole.empty()) return whole;
-    // The largest remainders get what rounding down leaves, and nobody gets nothing.
-    const double sum = std::accumulate(weights.begin(), weights.end(), 0.0);
+    // The largest remainders get what rounding down leaves, and nobody gets nothing. No sum may overflow: a power of two
+    // less changes no other bit.
+    const int exponent = std::ilogb(*std::max_element(weights.begin(), weights.end()));
+    std::vector<double> scaled;
+    for (const double weight : weights) scaled.push_back(std::ldexp(weight, -exponent));
+    const double sum = std::accumulate(scaled.begin(), scaled.end(), 0.0);
     std::vector<std::int64_t> parts;
     std::vector<std::pair<double, std::size_t>> remainders;
     std::int64_t left = most;
     for (std::size_t i = 0; i < weights.size(); ++i) {
-        const double share = weights[i] / sum * static_cast<double>(most);
+        const double share = scaled[i] / sum * static_cast<double>(most);
         const auto part = std::max<std::int64_t>(1, static_cast<std::int64_t>(std::floor(share)));
         remainders.emplace_back(static_cast<double>(part) - share, i);
         parts.push_back(part);

@@ -6,7 +6,9 @@
 #include <system_error>
 
 #include "framework/data/sampler.h"
+#include "framework/data/token_stream.h"
 #include "framework/error.h"
+#include "framework/log.h"
 #include "framework/rng.h"
 #include "framework/storage/checkpoint.h"
 
@@ -62,6 +64,8 @@ std::string read_text(const std::string& path) {
     std::string text;
     std::size_t skipped = 0;
     for (const std::string& file : files_of(path)) {
+        check(!is_token_file(file), ", a directory with ", fs::path(file).filename().string(),
+              " in it, a file of tokens; want the file's own name, or a directory of text files");
         const std::string bytes = read_file(file);
         if (is_text(bytes)) {
             text += bytes;
@@ -71,6 +75,10 @@ std::string read_text(const std::string& path) {
     }
     check(!text.empty(), ", a directory without text (", skipped,
           " binary files); want a directory of text files");
+    if (skipped > 0) {
+        log_info(concat(path, ": ", skipped, skipped == 1 ? " file is" : " files are",
+                        " left out: binary"));
+    }
     return text;
 }
 

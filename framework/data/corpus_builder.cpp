@@ -1,11 +1,19 @@
 #include "framework/data/corpus_builder.h"
 
+#include <fcntl.h>
 #include <omp.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "framework/data/document_reader.h"
@@ -25,40 +33,112 @@ TokenType type_for(std::int64_t vocab_size) {
     return vocab_size < 65536 ? TokenType::kUint16 : TokenType::kInt32;
 }
 
-// Files under temporary names beside their final ones.
+// What a signal that ends the process is to leave behind: nothing of these. A handler may look at no more than that.
+constexpr int kEndSignals[] = {SIGINT, SIGTERM, SIGHUP};
+constexpr std::size_t kMostNames = 4;
+char staged_names[kMostNames][PATH_MAX];
+std::atomic<std::size_t> num_staged{0};
+static_assert(std::atomic<std::size_t>::is_always_lock_free);
+
+extern "C" void remove_staged(int signal) {
+    for (std::size_t i = 0; i < num_staged; ++i) ::unlink(staged_names[i]);
+    ::signal(signal, SIG_DFL);
+    ::raise(signal);
+}
+
+// Files under temporary names beside their final ones. One at a time.
 class StagedFiles {
   public:
     explicit StagedFiles(std::string prefix) : prefix_(std::move(prefix)) {
+        const fs::path name = fs::path(prefix_).filename();
+        EVENKEEL_CHECK_CODE(
+            !name.empty() && name != "." && name != ".." && name.extension() != ".bin" &&
+                name.extension() != ".idx",
+            ErrorCode::kConfig, kOp, "--out: got ", prefix_,
+            ", want what the files' names begin with, such as data/corpus for data/corpus.bin");
+        EVENKEEL_CHECK_CODE(prefix_.size() + 64 < PATH_MAX, ErrorCode::kConfig, kOp, "--out: got ",
+                            prefix_.size(), " characters, want fewer than ", PATH_MAX - 64);
         for (const char* suffix : {".bin", ".idx", ".json", ".model"}) {
-            EVENKEEL_CHECK_CODE(!fs::exists(prefix_ + suffix), ErrorCode::kConfig, kOp, prefix_,
-                                suffix, ": is there already; want another --out");
+            std::error_code error;
+            const bool is_there = fs::exists(prefix_ + suffix, error);
+            EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, kOp, prefix_, suffix,
+                                ": cannot look at: ", error.message());
+            EVENKEEL_CHECK_CODE(!is_there, ErrorCode::kConfig, kOp, prefix_, suffix, kIsThere);
         }
-        std::error_code error;
-        fs::create_directories(parent_directory(prefix_), error);
-        EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, kOp, parent_directory(prefix_),
-                            ": cannot create: ", error.message());
+        make_directories();
+        num_staged = 0;
+        struct sigaction action {};
+        action.sa_handler = remove_staged;
+        sigemptyset(&action.sa_mask);
+        for (std::size_t i = 0; i < std::size(kEndSignals); ++i) {
+            ::sigaction(kEndSignals[i], nullptr, &before_[i]);
+            if (before_[i].sa_handler != SIG_DFL) continue;  // under nohup, say
+            ::sigaction(kEndSignals[i], &action, nullptr);
+        }
     }
     ~StagedFiles() {
         std::error_code ignored;
         for (const auto& [suffix, name] : names_) fs::remove(name, ignored);
+        for (std::size_t i = 0; i < std::size(kEndSignals); ++i) {
+            ::sigaction(kEndSignals[i], &before_[i], nullptr);
+        }
+        num_staged = 0;
+        if (is_committed_) return;
+        for (auto made = made_.rbegin(); made != made_.rend(); ++made) fs::remove(*made, ignored);
     }
     StagedFiles(const StagedFiles&) = delete;
     StagedFiles& operator=(const StagedFiles&) = delete;
 
     File create(const std::string& suffix) {
-        names_.emplace_back(suffix, concat(prefix_, suffix, ".tmp-", ::getpid()));
-        return File::create(names_.back().second);
+        const std::string name = concat(prefix_, suffix, ".tmp-", ::getpid());
+        names_.emplace_back(suffix, name);
+        name.copy(staged_names[names_.size() - 1], name.size());
+        staged_names[names_.size() - 1][name.size()] = '\0';
+        num_staged = names_.size();
+        return File::create(name);
     }
-    // In the order in which they were created. All of them are on the disk.
+    // In the order in which they were created. All of them are on the disk. Of two that write the same files at once
+    // one ends here, before it has written any.
     void commit() {
-        for (auto& [suffix, name] : names_) fs::rename(name, prefix_ + suffix);
+        for (auto& [suffix, name] : names_) {
+            const std::string path = prefix_ + suffix;
+            int status =
+                ::renameat2(AT_FDCWD, name.c_str(), AT_FDCWD, path.c_str(), RENAME_NOREPLACE);
+            if (status != 0 && errno == EINVAL) {  // not every file system can
+                status =
+                    fs::exists(path) ? (errno = EEXIST, -1) : ::rename(name.c_str(), path.c_str());
+            }
+            EVENKEEL_CHECK_CODE(status == 0 || errno != EEXIST, ErrorCode::kConfig, kOp, path,
+                                kIsThere);
+            EVENKEEL_CHECK_CODE(status == 0, ErrorCode::kIo, kOp, path,
+                                ": cannot rename to: ", std::strerror(errno));
+        }
+        is_committed_ = true;
         names_.clear();
         sync_directory(parent_directory(prefix_));
     }
 
   private:
+    static constexpr const char* kIsThere = ": is there already; want another --out";
+
+    // Remembers those that were not there.
+    void make_directories() {
+        const std::string parent = parent_directory(prefix_);
+        std::error_code error;
+        for (fs::path path = parent; !path.empty() && !fs::exists(path, error) && !error;
+             path = path.parent_path()) {
+            made_.insert(made_.begin(), path);
+        }
+        if (!error) fs::create_directories(parent, error);
+        EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, kOp, parent,
+                            ": cannot create: ", error.message());
+    }
+
     std::string prefix_;
     std::vector<std::pair<std::string, std::string>> names_;
+    std::vector<fs::path> made_;  // directories, from the outermost on
+    struct sigaction before_[std::size(kEndSignals)];
+    bool is_committed_ = false;
 };
 
 void close_synced(File& file) {

@@ -32,6 +32,26 @@ std::vector<std::string> split_paths(const std::string& text) {
     return several ? parts : std::vector<std::string>{text};
 }
 
+// Of several names none may be of anything but tokens: the one that is to blame is named.
+void check_token_files(const char* setting, const std::vector<std::string>& parts) {
+    for (const std::string& part : parts) {
+        EVENKEEL_CHECK_CODE(is_token_file(part), ErrorCode::kConfig, "dataset", setting, ": got \"",
+                            part,
+                            "\", which is no file of tokens; want .bin files, or the names of "
+                            "pairs of .bin and .idx (evenkeel data build makes them)");
+    }
+}
+
+// A list of which one is tokens is meant as a list of tokens.
+void check_list(const char* setting, const std::string& text) {
+    std::error_code ignored;
+    if (std::filesystem::exists(text, ignored)) return;
+    const std::vector<std::string> parts = split_at_commas(text);
+    if (parts.size() > 1 && std::any_of(parts.begin(), parts.end(), is_token_file)) {
+        check_token_files(setting, parts);
+    }
+}
+
 }  // namespace
 
 void DataConfig::visit_fields(ConfigVisitor& v) {
@@ -78,7 +98,12 @@ std::vector<double> DataConfig::weight_values() const {
 std::unique_ptr<Dataset> open_dataset(const DataConfig& config,
                                       std::int64_t seq_len,
                                       std::int64_t vocab_size) {
+    check_list("data.path", config.path);
     if (config.has_tokens()) {
+        check_list("data.validation_path", config.validation_path);
+        if (!config.validation_path.empty()) {
+            check_token_files("data.validation_path", config.validation_paths());
+        }
         for (const std::string& path : config.paths()) {
             const auto described = read_token_description(path);
             EVENKEEL_CHECK_CODE(!described || described->vocab_size <= vocab_size,

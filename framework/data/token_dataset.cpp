@@ -192,6 +192,9 @@ std::string TokenDataset::describe() const {
         const TokenStream& stream = *train_[i].stream;
         text += concat(i == 0 ? "" : "\n", stream.path(), ": ", name_of(stream.format()), ", ",
                        name_of(stream.type()), ", ", stream.num_tokens(), " tokens");
+        if (stream.format() == TokenFormat::kNanoGpt) {
+            text += " (taken as ids of 16 bits: there is no .idx file and no header that is known)";
+        }
         if (stream.index() != nullptr) {
             text += concat(" in ", stream.index()->num_documents(), " documents");
         }

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "framework/data/tokenizer.h"
 #include "framework/error.h"
 #include "framework/rng.h"
 
@@ -59,8 +60,17 @@ TokenHeader parse_token_header(std::span<const std::byte> first,
 }
 
 std::string token_prefix(const std::string& path) {
-    if (path.ends_with(".bin") || path.ends_with(".idx")) return path.substr(0, path.size() - 4);
-    return path;
+    const bool is_suffixed = path.ends_with(".bin") || path.ends_with(".idx");
+    const std::string prefix = is_suffixed ? path.substr(0, path.size() - 4) : path;
+    std::error_code error;
+    if (is_file(prefix + ".idx") || !std::filesystem::is_symlink(prefix + ".bin", error)) {
+        return prefix;
+    }
+    // A link to the ids alone: what belongs to them is where they are.
+    const std::string target = std::filesystem::canonical(prefix + ".bin", error).string();
+    if (error || !target.ends_with(".bin")) return prefix;
+    const std::string stem = target.substr(0, target.size() - 4);
+    return is_file(stem + ".idx") || is_file(stem + ".json") ? stem : prefix;
 }
 
 bool is_token_file(const std::string& path) {
@@ -86,6 +96,13 @@ TokenStream::TokenStream(const std::string& path,
         const std::uint64_t first = std::min(bin_.size(), kHeaderBytes);
         const TokenHeader header =
             parse_token_header(bin_.bytes(0, first), bin_.size(), bin_.path());
+        // Ids of 16 bits by default only where nothing says that the file is one of another format.
+        EVENKEEL_CHECK_CODE(
+            header.format != TokenFormat::kNanoGpt || !read_token_description(path).has_value(),
+            ErrorCode::kIo, "data", prefix, ".idx: is missing, but ", prefix,
+            ".json is the description of a pair of .bin and .idx files; want the .idx file "
+            "beside ",
+            bin_.path());
         format_ = header.format;
         type_ = header.type;
         header_bytes_ = header.bytes;

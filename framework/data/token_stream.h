@@ -3,7 +3,7 @@
 //   Megatron  PREFIX.bin with PREFIX.idx beside it (megatron_index.h)
 //   llm.c     256 i32, the first three 20240520, 1 and the number of tokens, then u16 ids; or 20240801, 7 and u32 ids
 //             (the number of tokens is taken as unsigned, and modulo 2^32 where the file holds more)
-//   nanoGPT   u16 ids and nothing else
+//   nanoGPT   u16 ids and nothing else; refused where PREFIX.json is beside it, the description of a Megatron pair
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,8 @@ TokenHeader parse_token_header(std::span<const std::byte> first,
 
 // Whether the path names tokens rather than text: it ends in .bin or .idx, or is the PREFIX of such a pair.
 bool is_token_file(const std::string& path);
-// PREFIX of PREFIX, PREFIX.bin and PREFIX.idx.
+// PREFIX of PREFIX, PREFIX.bin and PREFIX.idx; that of the file that PREFIX.bin links to, where the .idx or the
+// description is there and not beside the link.
 std::string token_prefix(const std::string& path);
 
 class TokenStream {

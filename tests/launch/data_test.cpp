@@ -114,6 +114,10 @@ TEST_F(DataCommandTest, RefusalsSayWhatToChange) {
                           R"({"tokenizer":"bytes","vocab_size":900,"end_of_document":0})");
     expect_words(run_evenkeel(tiny_.train("--set data.path=" + ids)), 2,
                  {"model.vocab_size: got 256, want 900"});
+    const std::string wide = testing::write_documents(tiny_.directory, "wide", {{1, 2, 900}});
+    tiny_.directory.write("wide.json",
+                          R"({"tokenizer":"bytes","vocab_size":900,"end_of_document":0})");
+    expect_words(run_evenkeel("data inspect " + wide), 1, {"token 2", "got id 900, want 0 to 899"});
     expect_words(run_evenkeel("data inspect " + tiny_.directory.write("odd.bin", "odd")), 1,
                  {"odd.bin: got 3 bytes"});
 }

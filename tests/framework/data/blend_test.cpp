@@ -67,6 +67,13 @@ TEST(BlendTest, OthersBecomeTheNearestFractions) {
                 123456789.0 / 1111111110.0, 1e-6);
 }
 
+TEST(BlendTest, SumsOfHugeWeightsDoNotOverflow) {
+    EXPECT_EQ(share_numerators({1e308, 1e308, 1.0}, 1001),
+              (std::vector<std::int64_t>{500, 500, 1}));
+    EXPECT_EQ(share_numerators({4e-320, 4e-320, 1e-300}, 100),
+              (std::vector<std::int64_t>{1, 1, 98}));
+}
+
 TEST(BlendTest, TheSequenceGoesOnAfterAPeriod) {
     const Blend blend({0.5, 0.3, 0.2});
     const std::int64_t far = 10 * 1'000'000'000'000;

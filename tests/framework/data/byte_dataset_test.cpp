@@ -190,6 +190,10 @@ TEST_F(DatasetTest, FaultsNameThePathAndTheFix) {
     EXPECT_FAULT(fault(directory_.file("binary"), 0.1, 16), "not text (byte 2 is NUL)");
     EXPECT_FAULT(fault(directory_.path(), 0.1, 16),
                  directory_.path() + ", a directory without text (1 binary files)");
+    write("tokens.bin", std::string(100, 'x'));
+    EXPECT_FAULT(fault(directory_.path(), 0.1, 16),
+                 directory_.path() + ", a directory with tokens.bin in it, a file of tokens");
+    std::filesystem::remove(directory_.file("tokens.bin"));
     write("short", "short");
     EXPECT_FAULT(fault(directory_.file("short"), 0.1, 16), "want more than 16 (trainer.seq_len)");
     EXPECT_FAULT(fault(directory_.file("short"), 0.0, 16), "data.validation_fraction: got 0");

@@ -1,8 +1,11 @@
 #include "framework/data/corpus_builder.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 
 #include "framework/data/token_stream.h"
@@ -167,6 +170,65 @@ TEST_F(CorpusBuilderTest, FaultsNameTheLineAndLeaveNothing) {
     CorpusOptions corpus = options({directory_.write("a", "text")});
     corpus.end_of_document = 256;
     EXPECT_FAULT(fault(corpus, ErrorCode::kConfig), "--end-of-document: got 256");
+    expect_nothing_left();
+}
+
+TEST_F(CorpusBuilderTest, AFailureLeavesNoDirectoryThatItHasMade) {
+    CorpusOptions corpus = options({directory_.write("empty", "")});
+    fs::create_directory(directory_.file("there"));
+    corpus.output = directory_.file("there/out/deeper/corpus");
+    fault(corpus, ErrorCode::kConfig);
+    EXPECT_TRUE(fs::is_empty(directory_.file("there")));
+    corpus.inputs = {directory_.write("a", "text")};
+    build_corpus(corpus);
+    EXPECT_TRUE(fs::exists(corpus.output + ".bin"));
+}
+
+TEST_F(CorpusBuilderTest, ASignalLeavesNothing) {
+    const CorpusOptions corpus = [&] {
+        CorpusOptions result = options({directory_.write("a", "text")});
+        result.threads = 1;
+        return result;
+    }();
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+        const pid_t child = ::fork();
+        if (child == 0) {
+            std::signal(signal, SIG_DFL);
+            build_corpus(corpus, [&](const CorpusProgress&) { ::raise(signal); });
+            _exit(0);
+        }
+        int status = 0;
+        ASSERT_EQ(::waitpid(child, &status, 0), child);
+        EXPECT_TRUE(WIFSIGNALED(status)) << signal;
+        EXPECT_EQ(WTERMSIG(status), signal);
+        expect_nothing_left();
+    }
+}
+
+TEST_F(CorpusBuilderTest, OfTwoAtOnceOneFails) {
+    CorpusOptions corpus = options({directory_.write("a", "text")});
+    try {
+        build_corpus(corpus, [&](const CorpusProgress&) { directory_.write("out.idx", "theirs"); });
+        ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kConfig);
+        EXPECT_FAULT(std::string(error.what()), "out.idx: is there already");
+    }
+    EXPECT_EQ(read_file(directory_.file("out.idx")), "theirs");
+    fs::remove(directory_.file("out.idx"));
+    expect_nothing_left();
+}
+
+TEST_F(CorpusBuilderTest, NamesThatAreNoBeginningAreRefused) {
+    CorpusOptions corpus = options({directory_.write("a", "text")});
+    for (const char* name : {"/", "/.", "/..", "/out.bin", "/out.idx"}) {
+        corpus.output = directory_.path() + name;
+        EXPECT_FAULT(fault(corpus, ErrorCode::kConfig), "want what the files' names begin with");
+    }
+    corpus.output = directory_.file(std::string(5000, 'x'));
+    EXPECT_FAULT(fault(corpus, ErrorCode::kConfig), "--out: got ");
+    corpus.output = directory_.file(std::string(300, 'x'));
+    EXPECT_FAULT(fault(corpus, ErrorCode::kIo), "File name too long");
     expect_nothing_left();
 }
 

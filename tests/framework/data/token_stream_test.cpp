@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "framework/data/tokenizer.h"
 #include "framework/error.h"
 #include "tests/support/token_files.h"
 
@@ -99,6 +100,37 @@ TEST_F(TokenStreamTest, NanoGptHasNothingButIds) {
     EXPECT_EQ(read(stream, 0, 4), (std::vector<std::int32_t>{7, 50256, 9, 50256}));
     EXPECT_EQ(starts(stream, 0, 4), (std::vector<std::int64_t>{2, 4}));
     EXPECT_EQ(starts(stream, 2, 1), (std::vector<std::int64_t>{}));
+}
+
+TEST_F(TokenStreamTest, APairWithoutItsIndexIsNotTakenForBareIds) {
+    const std::string prefix = write_documents(directory_, "corpus", {{1, 2, 3}, {4, 5}});
+    directory_.write("corpus.json",
+                     R"({"tokenizer":"bytes","vocab_size":256,"end_of_document":0})");
+    EXPECT_EQ(TokenStream(prefix + ".bin", 256, -1).format(), TokenFormat::kMegatron);
+    std::filesystem::remove(prefix + ".idx");
+    EXPECT_FAULT(fault([&] { TokenStream(prefix + ".bin", 256, -1); }),
+                 prefix + ".idx: is missing, but " + prefix + ".json is the description");
+}
+
+TEST_F(TokenStreamTest, AnIndexIsFoundBesideWhatALinkLeadsTo) {
+    const std::string prefix = write_documents(directory_, "corpus", {{1, 2, 3}, {4, 5}});
+    const std::string link = directory_.file("link.bin");
+    std::filesystem::create_symlink(prefix + ".bin", link);
+    const TokenStream stream(link, 10, -1);
+    EXPECT_EQ(stream.format(), TokenFormat::kMegatron);
+    EXPECT_EQ(stream.index()->num_documents(), 2);
+    directory_.write("corpus.json",
+                     R"({"tokenizer":"bytes","vocab_size":256,"end_of_document":0})");
+    EXPECT_EQ(read_token_description(link).value().vocab_size, 256);
+    // One beside the link goes before.
+    directory_.write("link.idx", make_megatron_index(TokenType::kUint16, std::vector<int>{5}));
+    EXPECT_EQ(TokenStream(link, 10, -1).index()->num_documents(), 1);
+    std::filesystem::remove(directory_.file("link.idx"));
+    std::filesystem::remove(prefix + ".idx");
+    EXPECT_FAULT(fault([&] { TokenStream(link, 10, -1); }), "corpus.idx: is missing");
+    // Bare ids have nothing beside them.
+    std::filesystem::remove(prefix + ".json");
+    EXPECT_EQ(TokenStream(link, 10, -1).format(), TokenFormat::kNanoGpt);
 }
 
 TEST_F(TokenStreamTest, LlmCInBothForms) {
