@@ -25,6 +25,7 @@ Survey take_survey(const DoctorCommand& command, Communicator& world) {
     if (!command.config.empty()) survey.config = load_run_config(command.config, command.overrides);
     RunConfig* config = survey.config.has_value() ? &*survey.config : nullptr;
     RankFacts facts = look_around(world, config);
+    if (config != nullptr) facts.data_problem = problem_of_data(*config);
     measure_network(world, facts);
     survey.ranks = gather_facts(world, facts);
     if (config != nullptr) survey.run_dir = look_at_directory(world, config->trainer.run_dir);

@@ -83,6 +83,8 @@ struct Survey {
 
 // Of this process; `config` may be null. Collective.
 RankFacts look_around(Communicator& world, RunConfig* config);
+// Why training could not open the data of that configuration, as it would say it; "" where it could, or none is named.
+std::string problem_of_data(const RunConfig& config);
 // clock_ahead and round_trip, then `used`, which there is only after a message. Collective.
 void measure_network(Communicator& world, RankFacts& facts);
 std::vector<Interface> interfaces_of_host();

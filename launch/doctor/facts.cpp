@@ -14,6 +14,7 @@
 #include <set>
 #include <sstream>
 
+#include "framework/data/dataset.h"
 #include "framework/device_memory.h"
 #include "framework/storage/file.h"
 #include "launch/doctor/doctor.h"
@@ -204,15 +205,18 @@ RankFacts look_around(Communicator& world, RunConfig* config) {
     facts.core_quota = core_quota();
     facts.threads = omp_get_max_threads();
     read_limits(facts);
-    if (config != nullptr) {
-        facts.config = hash_of(to_json(*config));
-        std::error_code error;
-        const std::string& path = config->data.path;
-        if (!path.empty() && !std::filesystem::exists(path, error)) {
-            facts.data_problem = error ? error.message() : "No such file or directory";
-        }
-    }
+    if (config != nullptr) facts.config = hash_of(to_json(*config));
     return facts;
+}
+
+std::string problem_of_data(const RunConfig& config) {
+    if (config.data.path.empty()) return "";
+    try {
+        open_dataset(config.data, config.trainer.seq_len, config.model.vocab_size);
+    } catch (const std::exception& error) {
+        return error.what();
+    }
+    return "";
 }
 
 std::vector<std::string> gather_texts(Communicator& world, const std::string& text) {

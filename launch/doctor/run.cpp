@@ -132,9 +132,11 @@ Check check_disk(const Survey& survey) {
 }
 
 Check check_data(const Survey& survey) {
+    const std::string& path = survey.config->data.path;
     Check check{kGroup, "data", Verdict::kOk,
-                concat(survey.config->data.path, ": there",
-                       survey.ranks.size() == 1 ? "" : " on all ranks"),
+                path.empty()
+                    ? std::string("none is named yet: data.path")
+                    : concat(path, ": there", survey.ranks.size() == 1 ? "" : " on all ranks"),
                 ""};
     const auto groups =
         groups_of(survey.ranks, [](const RankFacts& rank) { return rank.data_problem; });
@@ -142,9 +144,9 @@ Check check_data(const Survey& survey) {
         if (group.text.empty()) continue;
         const RankFacts& rank = survey.ranks[static_cast<std::size_t>(group.ranks[0])];
         check.verdict = Verdict::kWrong;
-        check.fact = concat(survey.config->data.path, ": ", group.text, ", ",
-                            rank_list(group.ranks), " on ", rank.host);
-        check.remedy = "the same path on every host: --set data.path=PATH";
+        check.fact = concat(group.text, ", ", rank_list(group.ranks), " on ", rank.host);
+        check.remedy =
+            "what the message asks for; the same path on every host: --set data.path=PATH";
         break;
     }
     return check;

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "tests/launch/command_line.h"
+#include "tests/support/token_files.h"
 
 namespace evenkeel::doctor {
 namespace {
@@ -288,8 +289,8 @@ TEST_F(DoctorTest, DisksThatAreFullOrSlowAreNoticed) {
 }
 
 TEST_F(DoctorTest, DataTimeOutsAndSignalsAreLookedAt) {
-    rank(3).data_problem = "No such file or directory";
-    expect("run", "data", Verdict::kWrong, "text.txt: No such file or directory, rank 3 on n1",
+    rank(3).data_problem = "text.txt, which does not exist";
+    expect("run", "data", Verdict::kWrong, "text.txt, which does not exist, rank 3 on n1",
            "data.path");
     survey_.config->parallel.timeout_seconds = 2.0;
     expect("run", "time-out", Verdict::kWarning, "2 s", "timeout_seconds");
@@ -298,6 +299,41 @@ TEST_F(DoctorTest, DataTimeOutsAndSignalsAreLookedAt) {
     rank(0).mca["odls_base_sigkill_timeout"] = "120";
     expect("run", "signals", Verdict::kWarning, "keeps the others for up to 240 seconds",
            "SIGUSR1");
+}
+
+// What training opens and refuses, the doctor does.
+TEST_F(DoctorTest, DataAreOpenedAsTrainingOpensThem) {
+    const testing::TemporaryDirectory directory;
+    const std::vector<std::uint16_t> ids(1000, 7);
+    const std::string prefix = testing::write_documents(directory, "corpus", {ids, ids});
+    const std::string bare = directory.write("bare.bin", testing::bytes_of(ids));
+    const std::string text = directory.write("text", std::string(2000, 'x'));
+    RunConfig config;
+    config.trainer.seq_len = 16;
+    config.model.vocab_size = 256;
+    EXPECT_EQ(problem_of_data(config), "") << "none is named";
+    for (const std::string& path : {text, prefix, prefix + ".bin", bare + "," + prefix}) {
+        config.data.path = path;
+        EXPECT_EQ(problem_of_data(config), "");
+    }
+    const auto expect_problem = [&](const std::string& part) {
+        const std::string problem = problem_of_data(config);
+        EXPECT_NE(problem.find(part), std::string::npos) << problem;
+    };
+    config.data.validation_path = text;
+    expect_problem("data.validation_path: got \"" + text + "\", which is no file of tokens");
+    config.data.validation_path = directory.file("nothing.bin");
+    expect_problem("nothing.bin: cannot open");
+    config.data.validation_path = "";
+    std::filesystem::resize_file(prefix + ".bin", 1998);
+    config.data.path = bare + "," + prefix;
+    expect_problem("of the .bin file, which has 1998");
+    config.data.path = directory.file("nothing");
+    expect_problem("which does not exist");
+    config.data.path = bare + "," + text;
+    expect_problem("data.path: got \"" + text + "\", which is no file of tokens");
+    config.data.path = bare + ",";
+    expect_problem("data.path: got \"\", which is no file of tokens");
 }
 
 TEST_F(DoctorTest, RanksAreListedInRuns) {
