@@ -194,7 +194,10 @@ std::vector<std::string> ModelConfig::warnings() const {
 
 AttentionConfig ModelConfig::layer_attention(std::int64_t layer) const {
     AttentionConfig config = attention;
-    if (!layers_of(qk_norm_layers, num_layers)[static_cast<std::size_t>(layer)]) {
+    const bool is_normed =
+        qk_norm_layers.empty() ||  // the usual case, in a time that does not grow with the layers
+        layers_of(qk_norm_layers, num_layers)[static_cast<std::size_t>(layer)];
+    if (!is_normed) {
         config.qk_norm = {};
         config.qk_norm.kind = QkNormKind::kNone;
     }
@@ -278,6 +281,9 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
     };
     positive("vocab_size", vocab_size);
     positive("num_layers", num_layers);
+    constexpr std::int64_t kMostLayers = 1 << 16;
+    EVENKEEL_CHECK_CODE(num_layers <= kMostLayers, ErrorCode::kConfig, "ModelConfig",
+                        "model.num_layers: got ", num_layers, ", want at most ", kMostLayers);
     positive("width", width);
     divisible("feed_forward_width", feed_forward_width);
     positive("max_seq_len", max_seq_len);

@@ -44,6 +44,9 @@ TEST(ModelConfigTest, NamesTheKeyToChange) {
     config = testing::tiny_model();
     config.num_layers = 0;
     EXPECT_NE(complaint(config, 1).find("model.num_layers: got 0, want 1"), std::string::npos);
+    config.num_layers = 65537;
+    EXPECT_NE(complaint(config, 1).find("model.num_layers: got 65537, want at most 65536"),
+              std::string::npos);
     config = testing::tiny_model();
     EXPECT_NE(complaint(config, 3), "none");  // 4 heads over 3 ranks
     config = testing::tiny_model();
