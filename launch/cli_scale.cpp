@@ -17,6 +17,9 @@ void add_cluster(CLI::App& app, ScaleCommand& command) {
                    "The cluster: a name that evenkeel scale hardware lists, or a JSON file")
         ->capture_default_str()
         ->type_name("NAME");
+    app.add_option("--network", command.network,
+                   "A measured network in place of the cluster's: scale measure --output FILE")
+        ->type_name("FILE");
     app.add_option("--gpus", command.gpus, "Default: as many as the configuration asks for")
         ->default_str("")
         ->type_name("N");
@@ -75,6 +78,47 @@ void add_search(CLI::App& scale, ScaleCommand& command, Run& run) {
     });
 }
 
+void add_measure(CLI::App& scale, ScaleMeasureCommand& command, Run& run) {
+    CLI::App& app = *scale.add_subcommand(
+        "measure", "Collectives between the ranks: time, bandwidth, correctness, alpha and beta");
+    app.add_option("--tensor-parallel", command.tensor_parallel,
+                   "Neighbouring ranks of a tensor-parallel group, as parallel.tensor_parallel")
+        ->capture_default_str()
+        ->type_name("N");
+    app.add_option("--device", command.device, "Where the tensors are: cpu or cuda")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"cpu", "cuda"}));
+    app.add_option("--communication", command.communication, "Between GPUs: nccl or staged")
+        ->capture_default_str()
+        ->check(CLI::IsMember({"nccl", "staged"}));
+    const auto size = [&](const char* name, std::int64_t& value, const char* what) {
+        app.add_option(name, value, what)
+            ->capture_default_str()
+            ->type_name("BYTES")
+            ->transform(CLI::AsSizeValue(false).description(""));
+    };
+    size("--from", command.settings.from, "Smallest size; 1K is 1024");
+    size("--to", command.settings.to, "Largest size; sizes are doubled");
+    app.add_option("--rounds", command.settings.rounds, "Series of calls for each size")
+        ->capture_default_str()
+        ->type_name("N");
+    app.add_option("--seconds", command.settings.seconds, "That a series of calls fills")
+        ->capture_default_str()
+        ->type_name("S");
+    app.add_option("--output", command.output, "Write the network for --network of a plan")
+        ->type_name("FILE");
+    app.add_flag("--json", command.json, "Print JSON");
+    app.footer(
+        "Examples:\n"
+        "  mpirun -np 2 evenkeel scale measure\n"
+        "  mpirun -np 16 evenkeel scale measure --tensor-parallel 8 --device cuda --to 256M "
+        "--output network.json\n"
+        "  evenkeel scale plan --config configs/8b_8gpu.json --network network.json\n\n"
+        "Sizes, algorithm and bus bandwidth are as nccl-tests counts them. Every third size is "
+        "held out of the fit\nand predicted by it. docs/scaling.md.");
+    app.callback([&] { run = [&](Communicator& world) { run_scale_measure(command, world); }; });
+}
+
 }  // namespace
 
 void add_scale(CLI::App& program, ScaleCommands& commands, Run& run) {
@@ -88,6 +132,7 @@ void add_scale(CLI::App& program, ScaleCommands& commands, Run& run) {
         "  evenkeel scale validate");
     add_plan(app, commands.plan, run);
     add_search(app, commands.search, run);
+    add_measure(app, commands.measure, run);
 
     CLI::App& validate =
         *app.add_subcommand("validate", "The model against published results, row by row");

@@ -11,6 +11,7 @@ namespace evenkeel {
 
 struct ScaleCommands {
     ScaleCommand plan, search;
+    ScaleMeasureCommand measure;
     ScaleValidateCommand validate;
     ScaleHardwareCommand hardware;
 };

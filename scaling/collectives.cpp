@@ -44,6 +44,11 @@ double halving_half_seconds(const Link& link, std::int64_t ranks, double bytes) 
     return (p - 1.0) / p * bytes / link.bandwidth + depth(ranks) * link.latency;
 }
 
+double chain_broadcast_seconds(const Link& link, std::int64_t ranks, double bytes) {
+    if (ranks == 1) return 0.0;
+    return bytes / link.bandwidth + static_cast<double>(ranks - 1) * link.latency;
+}
+
 Network network_of(const Hardware& hardware, const Shares& shares) {
     constexpr double kMicro = 1e-6, kGiga = 1e9;
     return {{hardware.node_latency_microseconds * kMicro,
@@ -80,6 +85,12 @@ double half_seconds(const Network& network, const Group& group, double bytes, bo
         seconds = std::min(seconds, halving_half_seconds(link, group.size(), bytes));
     }
     return network.collective + seconds;
+}
+
+double broadcast_seconds(const Network& network, const Group& group, double bytes) {
+    if (group.size() == 1) return 0.0;
+    return network.collective +
+           chain_broadcast_seconds(ring_link(network, group), group.size(), bytes);
 }
 
 }  // namespace evenkeel::scaling

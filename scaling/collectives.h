@@ -29,6 +29,8 @@ double ring_half_seconds(const Link& link, std::int64_t ranks, double bytes);
 double tree_all_reduce_seconds(const Link& link, std::int64_t ranks, double bytes);
 // Recursive halving or doubling, one half of an all-reduce: (p-1)/p n/b + ceil(log2 p) alpha.
 double halving_half_seconds(const Link& link, std::int64_t ranks, double bytes);
+// A broadcast along a chain, in pieces so small that all links are busy at once: n/b + (p-1) alpha.
+double chain_broadcast_seconds(const Link& link, std::int64_t ranks, double bytes);
 
 // Ranks that lie `per_node` on each of `nodes` nodes.
 struct Group {
@@ -58,5 +60,7 @@ double half_seconds(const Network& network,
                     const Group& group,
                     double bytes,
                     bool logarithmic = false);
+// A chain through all ranks, over the same links as a ring.
+double broadcast_seconds(const Network& network, const Group& group, double bytes);
 
 }  // namespace evenkeel::scaling

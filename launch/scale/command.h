@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "scaling/measure_collectives.h"
+
 namespace evenkeel {
 
 struct ScaleCommand {
@@ -18,6 +20,7 @@ struct ScaleCommand {
     bool pipeline = false;               // --pipeline
     bool across_nodes = false;           // --across-nodes
     std::int64_t top = 6;                // --top: layouts shown
+    std::string network;                 // --network FILE: measured; "": the description's
     bool json = false;
 };
 // The configuration as it stands: step, memory, days.
@@ -37,5 +40,16 @@ struct ScaleHardwareCommand {
 };
 // Descriptions of clusters.
 void run_scale_hardware(const ScaleHardwareCommand& command);
+
+struct ScaleMeasureCommand {
+    std::string device = "cpu", communication = "nccl";
+    std::int64_t tensor_parallel = 1;
+    scaling::MeasureSettings settings;
+    std::string output;  // --output FILE: the network; "": none
+    bool json = false;
+};
+// Collectives over the groups of a process grid. Collective over the world; throws on all ranks after the table if a result
+// was wrong.
+void run_scale_measure(const ScaleMeasureCommand& command, Communicator& world);
 
 }  // namespace evenkeel

@@ -30,7 +30,7 @@ struct Plan {
 
 Plan make_plan(const ScaleCommand& command) {
     Plan plan;
-    plan.hardware = scaling::load_hardware(command.hardware);
+    plan.hardware = cluster_of(command);
     plan.config = configuration(command);
     const std::int64_t gpus = gpus_of(command, plan.config);
     const std::int64_t P = plan.config.parallel.tensor_parallel;

@@ -125,7 +125,7 @@ void print_text(const ScaleCommand& command,
 }  // namespace
 
 void run_scale_search(const ScaleCommand& command) {
-    const scaling::Hardware hardware = scaling::load_hardware(command.hardware);
+    const scaling::Hardware hardware = cluster_of(command);
     const RunConfig config = configuration(command);
     scaling::Space space;
     space.model = config.model;

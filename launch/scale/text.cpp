@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "scaling/measured_network.h"
 #include "scaling/published.h"
 
 namespace evenkeel::scale {
@@ -42,6 +43,14 @@ double tokens_of(const ScaleCommand& command) {
                         "scale", "--tokens: got ", *command.tokens,
                         ", want a positive number up to ", kMost);
     return *command.tokens;
+}
+
+scaling::Hardware cluster_of(const ScaleCommand& command) {
+    scaling::Hardware hardware = scaling::load_hardware(command.hardware);
+    if (!command.network.empty()) {
+        scaling::use_network(scaling::load_measured_network(command.network), {}, hardware);
+    }
+    return hardware;
 }
 
 scaling::StepPlan plan_of(const RunConfig& config, std::int64_t gpus) {

@@ -20,6 +20,8 @@ RunConfig configuration(const ScaleCommand& command);
 std::int64_t gpus_of(const ScaleCommand& command, const RunConfig& config);
 // --tokens, checked; 0 where there is none.
 double tokens_of(const ScaleCommand& command);
+// --hardware, with the network of --network in it.
+scaling::Hardware cluster_of(const ScaleCommand& command);
 // evenkeel's way to train it on that many GPUs.
 scaling::StepPlan plan_of(const RunConfig& config, std::int64_t gpus);
 
