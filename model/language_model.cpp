@@ -15,7 +15,6 @@
 #include "model/rules/gain_hold.h"
 #include "model/rules/qk_norm_anneal.h"
 #include "model/telemetry/head_statistics.h"
-#include "model/telemetry/head_weights.h"
 #include "parallel/replica_check.h"
 #include "parallel/tensor_reduce.h"
 
@@ -39,18 +38,6 @@ struct LanguageModel::Recorded {
     int runs;
     Graph graph;
 };
-
-namespace {
-
-std::vector<AttentionConfig> layer_attentions(const ModelConfig& config) {
-    std::vector<AttentionConfig> all;
-    for (std::int64_t layer = 0; layer < config.num_layers; ++layer) {
-        all.push_back(config.layer_attention(layer));
-    }
-    return all;
-}
-
-}  // namespace
 
 LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config, std::uint64_t seed)
     : grid_(grid), config_(config) {
@@ -96,7 +83,7 @@ LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config,
     if (grid.device() == Device::kCuda) uploads_ = std::make_unique<UploadRing>();
     if (config.telemetry) {
         statistics_ = std::make_unique<HeadStatistics>(
-            layer_attentions(config), blocks_.front()->attention().local_heads(),
+            config.layer_attentions(), blocks_.front()->attention().local_heads(),
             blocks_.front()->attention().local_kv_heads(), grid.device());
     }
 }
@@ -367,7 +354,7 @@ void LanguageModel::make_rules() {
     }
     // The last one: what it says of gains is true when the next step begins.
     if (norm.gain_bound > 0.0 || norm.gain_pull > 0.0) {
-        add(std::make_unique<GainHold>(layer_attentions(config_), weights.layers));
+        add(std::make_unique<GainHold>(config_.layer_attentions(), weights.layers));
     }
 }
 
@@ -440,44 +427,8 @@ void LanguageModel::reduce_numbers(const Tensor& numbers) {
                           numbers.slice(0, kSquaredNormIndex, kSquaredNormIndex + 1));
 }
 
-double LanguageModel::take_exposed_seconds() {
-    const bool timed = !std::exchange(replayed_, false);
-    const double seconds =
-        grid_.tensor().take_exposed_seconds() + grid_.data().take_exposed_seconds();
-    const double replicas =
-        grid_.kv_replicas(config_.attention.num_kv_heads).take_exposed_seconds();
-    return timed ? seconds + replicas : 0.0;
-}
-
 double LanguageModel::data_parallel_mean(double value) {
     return grid_.data().host().all_reduce_scalar(value, ReduceOp::kSum) / grid_.dp_size();
-}
-
-std::vector<MetricTable> LanguageModel::head_metrics() {
-    if (statistics_ == nullptr) return {};
-    std::vector<MetricTable> tables = statistics_->reduce(grid_);
-    if (tables.empty()) return tables;
-    std::vector<LayerWeights> layers;
-    for (const auto& block : blocks_) layers.push_back(block->weights());
-    for (MetricTable& table :
-         head_weight_tables(grid_, layer_attentions(config_), layers, lambda())) {
-        tables.push_back(std::move(table));
-    }
-    for (const auto& rule : rules_) {
-        for (MetricTable& table : rule->head_metrics()) tables.push_back(std::move(table));
-    }
-    return tables;
-}
-
-double LanguageModel::lambda() const {
-    if (!lambda_.defined()) return 1.0;
-    const Tensor lambda = lambda_.to(Device::kCpu);
-    return *lambda.data<float>();
-}
-
-std::vector<std::pair<std::string, double>> LanguageModel::scalar_metrics() {
-    if (!lambda_.defined()) return {};
-    return {{"qk_norm_lambda", lambda()}};
 }
 
 bool LanguageModel::is_main_rank() const { return grid_.world().rank() == 0; }
@@ -495,10 +446,6 @@ double LanguageModel::max_over_ranks(double value) {
 
 std::string LanguageModel::replica_drift() {
     return ::evenkeel::replica_drift(grid_, parameters_, config_.attention.num_kv_heads);
-}
-
-double LanguageModel::flops_per_token(std::int64_t seq_len) const {
-    return ::evenkeel::flops_per_token(config_, seq_len);
 }
 
 }  // namespace evenkeel

@@ -214,6 +214,12 @@ AttentionConfig ModelConfig::layer_attention(std::int64_t layer) const {
     return config;
 }
 
+std::vector<AttentionConfig> ModelConfig::layer_attentions() const {
+    std::vector<AttentionConfig> all;
+    for (std::int64_t layer = 0; layer < num_layers; ++layer) all.push_back(layer_attention(layer));
+    return all;
+}
+
 void ModelConfig::visit_fields(ConfigVisitor& v) {
     const ModelConfig before = *this;
     // Sizes come first: what a method sets may depend on them.

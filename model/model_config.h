@@ -83,6 +83,7 @@ struct ModelConfig {
 
     // The attention of layer 0 .. num_layers - 1.
     AttentionConfig layer_attention(std::int64_t layer) const;
+    std::vector<AttentionConfig> layer_attentions() const;  // of all layers
 };
 
 // JSON that names the model: what TrainableModel::description says of it, and model.safetensors in its metadata.
