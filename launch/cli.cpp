@@ -1,5 +1,7 @@
 // The evenkeel program: what is typed, turned into the commands of commands.h; errors, turned into one
 // message and an exit status.
+#include "launch/cli.h"
+
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
@@ -11,7 +13,6 @@
 #include "framework/error.h"
 #include "framework/log.h"
 #include "framework/subnormals.h"
-#include "launch/cli_data.h"
 #include "launch/cli_scale.h"
 #include "launch/commands.h"
 #include "launch/doctor/command.h"
@@ -35,18 +36,6 @@ CLI::Validator not_negative() {
             return fits ? "" : "got " + text + ", want a number from 0, below 2^63";
         },
         "");
-}
-
-// A command line, parsed.
-struct Choice {
-    std::function<void(Communicator&)> run;
-    int status = 0;  // the program's, when that returns
-};
-
-void add_overrides(CLI::App& app, std::vector<std::string>& overrides) {
-    app.add_option("--set", overrides, "Override one setting: path.to.key=value (repeatable)")
-        ->type_name("PATH=VALUE")
-        ->allow_extra_args(false);
 }
 
 void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& table) {
@@ -154,54 +143,6 @@ void add_sample(CLI::App& program, SampleCommand& command, Choice& choice) {
         "  evenkeel sample runs/tiny --tokens 500 --temperature 0\n"
         "  mpirun -np 2 evenkeel sample runs/quickstart");
     app.callback([&] { choice.run = [&](Communicator& world) { run_sample(command, world); }; });
-}
-
-void add_retrofit(CLI::App& program, RetrofitCommand& command, Choice& choice) {
-    CLI::App& app = *program.add_subcommand(
-        "retrofit", "Give a trained model QK-norm without losing what it has learned");
-    app.add_option("--model", command.model, "A run directory or one of its checkpoints")
-        ->required()
-        ->type_name("RUN");
-    app.add_option("--data", command.data,
-                   "A text, whose held-out part is looked at, or a .safetensors file with a tensor "
-                   "tokens [N, T]; default: the text of the model's run")
-        ->type_name("PATH");
-    app.add_option("--out", command.out, "A directory that is not there yet")
-        ->required()
-        ->type_name("DIR");
-    app.add_option("--gains", command.gains,
-                   "mean_rms (fitted by kl_tied where that is not enough), matched_std, kl_tied, "
-                   "kl_untied or ones")
-        ->capture_default_str();
-    app.add_option("--bound", command.bound,
-                   "No logit may pass this, now and in training: gains are held below it")
-        ->type_name("TAU");
-    app.add_option("--anneal", command.anneal, "Let the norm come in over so many steps")
-        ->type_name("STEPS");
-    app.add_option("--layers", command.layers,
-                   "Those that get the norm, such as 0,3-5; default all");
-    app.add_option("--tokens", command.tokens, "Held-out tokens to make gains from")
-        ->capture_default_str();
-    app.add_flag("!--no-refine", command.refine, "Keep the mean rms everywhere");
-    add_overrides(app, command.overrides);
-    app.add_flag("--json", command.json, "Print JSON");
-    app.footer(
-        "Examples:\n"
-        "  evenkeel retrofit --model runs/tiny --out runs/tiny_normed\n"
-        "  evenkeel retrofit --model runs/tiny --out runs/tiny_normed --anneal 80 --bound 60\n"
-        "  mpirun -np 2 evenkeel retrofit --model runs/quickstart --out runs/normed --gains "
-        "kl_tied\n"
-        "  evenkeel retrofit --model runs/tiny --out runs/b --layers 1 "
-        "--set model.attention.qk_norm.gain_pull=0.01\n\n"
-        "Then: evenkeel train --config DIR/config.json goes on from the model with its norm, and\n"
-        "--config DIR/control.json from the model as it was; evenkeel report DIR/continued "
-        "--compare "
-        "DIR/control.\n\n"
-        "DIR gets config.json, control.json, checkpoints/step_00000000, retrofit.json and "
-        "retrofit.html;\nit appears when all of it is there. --set overrides settings of the run "
-        "that "
-        "follows.\ndocs/retrofit.md tells what the numbers mean.");
-    app.callback([&] { choice.run = [&](Communicator& world) { run_retrofit(command, world); }; });
 }
 
 void add_inspect(CLI::App& program, InspectCommand& command, Choice& choice) {
@@ -391,35 +332,6 @@ void add_study(CLI::App& program, StudyCommand& command, Choice& choice) {
     }
 }
 
-void add_doctor(CLI::App& program, DoctorCommand& command, Choice& choice) {
-    CLI::App& app = *program.add_subcommand(
-        "doctor", "Check how ranks were started: launcher, hosts, cores, network, GPUs, files");
-    app.add_option("--config", command.config,
-                   "The run that is to be started, with its ranks, files and limits")
-        ->type_name("FILE");
-    add_overrides(app, command.overrides);
-    app.add_flag("--json", command.json, "Print JSON");
-    app.footer(
-        "Examples:\n"
-        "  evenkeel doctor\n"
-        "  mpirun -np 8 --hostfile hosts --bind-to none evenkeel doctor --config "
-        "configs/8b_8gpu.json\n"
-        "  srun --mpi=pmix evenkeel doctor --config configs/8b_4nodes.json --json\n\n"
-        "Start it as the run is to be started, with evenkeel train replaced. Exit status 1 when "
-        "something\nis wrong, 0 with warnings alone. JSON: {ranks, hosts: [{name, ranks}], wrong, "
-        "warnings,\nchecks: [{group, name, verdict, fact, remedy}]}. docs/launching.md tells of "
-        "each "
-        "check.");
-    app.callback([&] {
-        if (command.config.empty() && !command.overrides.empty()) {
-            throw CLI::RequiresError("--set", "--config");
-        }
-        choice.run = [&](Communicator& world) {
-            choice.status = run_doctor(command, world) ? 0 : 1;
-        };
-    });
-}
-
 // `study`, `data` or `scale` without the name of one of theirs.
 bool is_group_without_name(const CLI::App& program) {
     const std::vector<CLI::App*> chosen = program.get_subcommands();
@@ -468,7 +380,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_train(program, train, choice, table);
     add_eval(program, eval, choice);
     add_sample(program, sample, choice);
-    add_data(program, data_build, data_inspect, choice.run);
+    add_data(program, data_build, data_inspect, choice);
     add_retrofit(program, retrofit, choice);
     add_inspect(program, inspect, choice);
     add_import(program, import_folder, choice);

@@ -1,13 +1,11 @@
-#include "launch/cli_data.h"
-
 #include <limits>
+
+#include "launch/cli.h"
 
 namespace evenkeel {
 namespace {
 
-void add_data_build(CLI::App& data,
-                    DataBuildCommand& command,
-                    std::function<void(Communicator&)>& run) {
+void add_data_build(CLI::App& data, DataBuildCommand& command, Choice& choice) {
     CLI::App& app = *data.add_subcommand("build", "Make files of tokens from text");
     CorpusOptions& options = command.options;
     app.add_option("input", options.inputs,
@@ -43,15 +41,13 @@ void add_data_build(CLI::App& data,
         "The files are Megatron-LM's; they appear when they are complete. docs/data.md tells "
         "more.");
     app.callback([&] {
-        run = [&](Communicator& world) {
+        choice.run = [&](Communicator& world) {
             if (world.rank() == 0) run_data_build(command);
         };
     });
 }
 
-void add_data_inspect(CLI::App& data,
-                      DataInspectCommand& command,
-                      std::function<void(Communicator&)>& run) {
+void add_data_inspect(CLI::App& data, DataInspectCommand& command, Choice& choice) {
     CLI::App& app = *data.add_subcommand("inspect", "What a file of tokens holds");
     app.add_option("path", command.path, "FILE.bin, or the PREFIX of FILE.bin and FILE.idx")
         ->required();
@@ -67,7 +63,7 @@ void add_data_inspect(CLI::App& data,
         "  evenkeel data inspect data/corpus\n"
         "  evenkeel data inspect fineweb_train_000001.bin --json");
     app.callback([&] {
-        run = [&](Communicator& world) {
+        choice.run = [&](Communicator& world) {
             if (world.rank() == 0) run_data_inspect(command);
         };
     });
@@ -78,15 +74,15 @@ void add_data_inspect(CLI::App& data,
 void add_data(CLI::App& program,
               DataBuildCommand& build,
               DataInspectCommand& inspect,
-              std::function<void(Communicator&)>& run) {
+              Choice& choice) {
     CLI::App& app = *program.add_subcommand("data", "Make files of tokens, and look at them");
     app.require_subcommand(1);
     app.footer(
         "Examples:\n"
         "  evenkeel data build corpus.jsonl --out data/corpus\n"
         "  evenkeel data inspect data/corpus");
-    add_data_build(app, build, run);
-    add_data_inspect(app, inspect, run);
+    add_data_build(app, build, choice);
+    add_data_inspect(app, inspect, choice);
 }
 
 }  // namespace evenkeel
