@@ -431,14 +431,20 @@ int main(int argc, char** argv) {
         MpiSession session(&argc, &argv, kTimeout,
                            is_doctor ? Mismatch::kAccept : Mismatch::kThrow);
         set_log_rank(session.world().rank(), session.world().size());
+        // A launcher may end this process before it has ended by itself.
         try {
-            return run_program(argc, argv, session);
+            const int status = run_program(argc, argv, session);
+            if (status != 0) note_exit_status(status);
+            return status;
         } catch (const Error& error) {
+            note_exit_status(error.exit_status());
             session.abort(error.what(), error.exit_status());
         } catch (const std::exception& error) {
+            note_exit_status(1);
             session.abort(error.what(), 1);
         }
     } catch (const std::exception& error) {
+        note_exit_status(1);
         std::fprintf(stderr, "evenkeel: %s\n", error.what());
         return 1;
     }

@@ -36,6 +36,24 @@ std::string checkpoint_of(const TinyRun& tiny, int step) {
     return tiny.run + "/checkpoints/step_0000000" + std::to_string(step);
 }
 
+TEST(ExitStatusTest, IsWrittenWhereTheVariableSays) {
+    const TinyRun tiny;
+    const std::string file = tiny.directory.file("status");
+    const auto status_of = [&](const std::string& arguments) {
+        std::filesystem::remove(file);
+        ::setenv("EVENKEEL_STATUS_FILE", file.c_str(), 1);
+        const Outcome outcome = run_evenkeel(arguments);
+        ::unsetenv("EVENKEEL_STATUS_FILE");
+        if (!fs::exists(file)) return std::to_string(outcome.status) + ", nothing written";
+        const std::string line = read_file(file);
+        return std::to_string(outcome.status) + ", " + line.substr(line.find(": ") + 2);
+    };
+    EXPECT_EQ(status_of("methods"), "0, nothing written");
+    EXPECT_EQ(status_of("methods --no-such-option"), "2, exit status 2\n");
+    EXPECT_EQ(status_of(tiny.train("--set trainer.steps=-1")), "2, exit status 2\n");
+    EXPECT_EQ(status_of("inspect " + tiny.directory.file("nothing")), "1, exit status 1\n");
+}
+
 class CommandTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(CommandTest, HelpShowsExamples) {

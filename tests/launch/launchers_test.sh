@@ -6,7 +6,7 @@ source=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir "$work/bin"
-export PATH=$work/bin:$PATH CALLS=$work/calls STATUS=0 DOCTOR=0 EVENKEEL=the/program
+export PATH=$work/bin:$PATH CALLS=$work/calls STATUS=0 DOCTOR=0 EVENKEEL=the/program STATUS_FILE=$work/77.status
 
 fail() {
     echo "FAILED: $*"
@@ -21,6 +21,8 @@ for name in srun mpirun; do
 echo "${0##*/} $*" >>"$CALLS"
 echo "threads $OMP_NUM_THREADS" >>"$CALLS"
 case " $* " in *" doctor "*) exit "$DOCTOR" ;; esac
+# What ranks say of themselves before they are killed.
+[ -z "${OWN:-}" ] || printf 'process %s on n0: exit status %s\n' 3 "$OWN" 0 "$OWN" >>"$EVENKEEL_STATUS_FILE"
 exit "$STATUS"
 FAKE
 done
@@ -78,6 +80,21 @@ for status in 1 2; do
     STATUS=$status job $status configs/a.json
     not_called scontrol
 done
+# srun's 137 of ranks that it had to kill after another one had failed by itself.
+for own in 1 2 5; do
+    OWN=$own STATUS=137 job $own configs/a.json
+    not_called scontrol
+    [ ! -e "$work/77.status" ] || fail "the file of statuses stays"
+done
+for own in 3 4; do
+    OWN=$own STATUS=137 job 0 configs/a.json
+    called "scontrol requeue 77"
+done
+# Of an earlier start, which was killed before it could remove it.
+echo "process 7 on n0: exit status 1" >"$work/77.status"
+STATUS=137 job 0 configs/a.json
+called "scontrol requeue 77"
+
 STATUS=4 SLURM_RESTART_COUNT=20 job 4 configs/a.json
 not_called scontrol
 STATUS=4 SLURM_RESTART_COUNT=20 RESTARTS=21 job 0 configs/a.json
