@@ -30,7 +30,8 @@ std::string family_with_code() {
     return "";
 }
 
-// config.json is written already; where it says what the original says it becomes the original, byte by byte.
+// Of the folder that the model came from: what belongs to the model whatever its weights are. config.json is written
+// already; where it says what the original says it becomes the original, byte by byte.
 void copy_files(const std::string& from, const std::string& to) {
     if (from.empty()) return;
     const hugging_face::ConfigJson before = hugging_face::read_config_json(from);
@@ -38,9 +39,9 @@ void copy_files(const std::string& from, const std::string& to) {
         fs::copy_file(from + "/config.json", to + "/config.json",
                       fs::copy_options::overwrite_existing);
     }
-    for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
-        const fs::path target = fs::path(to) / entry.path().filename();
-        if (entry.is_regular_file() && !fs::exists(target)) fs::copy_file(entry.path(), target);
+    for (const fs::path& file : model_files(from, "export")) {
+        const fs::path target = fs::path(to) / file.filename();
+        if (!fs::exists(target)) fs::copy_file(file, target);
     }
 }
 

@@ -36,6 +36,7 @@ void write_weights(const hugging_face::Folder& folder, const std::string& direct
 void run_import(const ImportCommand& command) {
     EVENKEEL_CHECK_CODE(fs::is_directory(command.folder), ErrorCode::kIo, "import", command.folder,
                         ": no such directory, want a Hugging Face folder");
+    check_as_written(command.folder);
     const hugging_face::Folder folder(command.folder);
     RunConfig config;
     config.model = folder.config();

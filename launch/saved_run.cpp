@@ -92,7 +92,7 @@ SavedRun open_any(const std::string& path,
     if (!hugging_face::is_folder(directory.string())) {
         return open_run(directory, overrides, readers);
     }
-    if (readers != nullptr) newest_checkpoint(directory.string(), *readers);
+    if (readers != nullptr) check_as_written(directory.string(), *readers);
     return open_folder(directory.string(), overrides);
 }
 
@@ -101,7 +101,8 @@ bool is_kept(const std::string& name) {
     constexpr const char* kNames[] = {
         "config.json",         "generation_config.json",  "tokenizer.json", "tokenizer.model",
         "chat_template.json",  "tokenizer_config.json",   "vocab.json",     "merges.txt",
-        "chat_template.jinja", "special_tokens_map.json", "vocab.txt",      "added_tokens.json"};
+        "chat_template.jinja", "special_tokens_map.json", "vocab.txt",      "added_tokens.json",
+        "spiece.model",        "sentencepiece.bpe.model", "tekken.json"};
     return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames) ||
            name.starts_with("LICENSE") || name.starts_with("NOTICE");
 }
@@ -142,36 +143,43 @@ namespace {
 
 // A link leads to the folder's own files or, as in a cache of downloads (MODEL/snapshots/REVISION), to those in
 // MODEL/blobs: a folder from elsewhere must not have other files of this machine copied and handed on.
-void check_link(const fs::directory_entry& entry, const fs::path& folder) {
+void check_link(const fs::directory_entry& entry, const fs::path& folder, const char* op) {
     if (!entry.is_symlink()) return;
     const fs::path file = fs::canonical(entry.path());
     const fs::path model = folder.parent_path().parent_path();
     const bool cached =
         folder.parent_path().filename() == "snapshots" && file.parent_path() == model / "blobs";
-    EVENKEEL_CHECK_CODE(file.parent_path() == folder || cached, ErrorCode::kIo, "import",
+    EVENKEEL_CHECK_CODE(file.parent_path() == folder || cached, ErrorCode::kIo, op,
                         entry.path().string(), ": got a link to ", file.string(),
                         ", want a file of the folder");
 }
 
 }  // namespace
 
+std::vector<fs::path> model_files(const std::string& folder, const char* op) {
+    constexpr std::uint64_t kMaxBytes = 256 << 20;
+    std::vector<fs::path> files;
+    for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
+        if (!entry.is_regular_file() || !is_kept(entry.path().filename().string())) continue;
+        check_link(entry, fs::canonical(folder), op);
+        EVENKEEL_CHECK_CODE(entry.file_size() <= kMaxBytes, ErrorCode::kIo, op,
+                            entry.path().string(), ": got ", entry.file_size(),
+                            " bytes, want at most ", kMaxBytes);
+        files.push_back(entry.path());
+    }
+    std::sort(files.begin(), files.end());
+    return files;
+}
+
 std::vector<std::string> keep_hugging_face_files(const std::string& from,
                                                  const std::string& checkpoint) {
     const std::string to = checkpoint + "/hugging_face";
-    constexpr std::uint64_t kMaxBytes = 256 << 20;
     fs::create_directory(to);
     std::vector<std::string> kept;
-    for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
-        const std::string name = entry.path().filename().string();
-        if (!entry.is_regular_file() || !is_kept(name)) continue;
-        check_link(entry, fs::canonical(from));
-        EVENKEEL_CHECK_CODE(entry.file_size() <= kMaxBytes, ErrorCode::kIo, "import",
-                            entry.path().string(), ": got ", entry.file_size(),
-                            " bytes, want at most ", kMaxBytes);
-        fs::copy_file(entry.path(), fs::path(to) / name);
-        kept.push_back(name);
+    for (const fs::path& file : model_files(from, "import")) {
+        kept.push_back(file.filename().string());
+        fs::copy_file(file, fs::path(to) / kept.back());
     }
-    std::sort(kept.begin(), kept.end());
     return kept;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,8 +37,11 @@ CheckpointReaders readers_of(Communicator& world);
 // the checkpoint or, by trainer.init_from, of what its run started from.
 std::string hugging_face_files(const SavedRun& run);
 
-// Copies these to CHECKPOINT/hugging_face, from such a directory or from a Hugging Face folder, whose weights and code
-// stay behind; returns their names.
+// Paths of the files of such a directory, or of a Hugging Face folder, that belong to the model whatever its weights are:
+// config.json, generation_config.json, the tokenizer's, licences and notices. Not weights, code, READMEs or anything else.
+// Throws kIo, as `op`, for one that is too large or a link out of the folder.
+std::vector<std::filesystem::path> model_files(const std::string& folder, const char* op);
+// Copies these to CHECKPOINT/hugging_face; returns their names.
 std::vector<std::string> keep_hugging_face_files(const std::string& from,
                                                  const std::string& checkpoint);
 

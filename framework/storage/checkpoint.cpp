@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <future>
 #include <system_error>
 
 #include "framework/error.h"
@@ -276,11 +279,28 @@ std::string CheckpointStore::latest() const {
 
 namespace {
 
+// A rank's part of the work. Ranks ask one another again and again whether all have done theirs: hashing may take longer
+// than any wait for others is let to (parallel.timeout_seconds), and one operation between ranks is no longer than this.
+CheckpointFaults find_faults_together(const std::string& directory,
+                                      const CheckpointReaders& readers) {
+    constexpr auto kWait = std::chrono::milliseconds(200);
+    const auto find = [&] {
+        return find_faults(directory, Check::kContents, readers.rank, readers.ranks);
+    };
+    if (readers.ranks == 1) return find();
+    std::future<CheckpointFaults> finding = std::async(std::launch::async, find);
+    bool working = true;
+    while (working) {
+        const bool mine = finding.wait_for(kWait) != std::future_status::ready;
+        working = readers.max_over_ranks(mine ? 1.0 : 0.0) != 0.0;
+    }
+    return finding.get();
+}
+
 // Whether all ranks find their part of the directory as its manifest says. Throws where one cannot read its part: that is
 // no reason to take another checkpoint.
 bool is_verified(const std::string& directory, const CheckpointReaders& readers) {
-    const CheckpointFaults found =
-        find_faults(directory, Check::kContents, readers.rank, readers.ranks);
+    const CheckpointFaults found = find_faults_together(directory, readers);
     const auto unreadable = std::find_if(found.faults.begin(), found.faults.end(),
                                          [](const FileFault& fault) { return fault.unreadable; });
     const bool could_read = unreadable == found.faults.end();
@@ -369,15 +389,19 @@ std::string newest_verified(const CheckpointStore& store,
     }
 }
 
+void check_as_written(const std::string& directory, const CheckpointReaders& readers) {
+    EVENKEEL_CHECK_CODE(is_verified(directory, readers), ErrorCode::kIo, "checkpoint", directory,
+                        ": is not as it was written, the warning says where (if the change is "
+                        "yours, remove its ",
+                        kManifestName, ")");
+}
+
 std::string newest_checkpoint(const std::string& path, const CheckpointReaders& readers) {
     EVENKEEL_CHECK_CODE(fs::is_directory(path), ErrorCode::kIo, "checkpoint", path,
                         ": no such directory, want a run or a checkpoint in one");
     const fs::path checkpoints = fs::path(path) / "checkpoints";
     if (!fs::is_directory(checkpoints)) {
-        EVENKEEL_CHECK_CODE(is_verified(path, readers), ErrorCode::kIo, "checkpoint", path,
-                            ": is not as it was written, the warning says where (if the change is "
-                            "yours, remove its ",
-                            kManifestName, ")");
+        check_as_written(path, readers);
         return path;
     }
     const std::string newest =

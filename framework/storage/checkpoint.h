@@ -67,7 +67,8 @@ struct CheckpointReaders {
 inline constexpr std::int64_t kAnyStep = std::numeric_limits<std::int64_t>::max();
 
 // Path of the newest checkpoint of the store whose files are all as its manifest says, the work of hashing divided
-// over the ranks; "" when there is no checkpoint at all. Those that are not are warnings that name file and
+// over the ranks, none of which waits for the others in one operation for long; "" when there is no checkpoint at all.
+// Those that are not are warnings that name file and
 // reason, and are set aside where `set_aside` says so and a sound one is found. One without a manifest, as earlier
 // versions wrote them, is taken as it is. With `at_most`, the newest by name of at most so many steps. Throws kIo when
 // none is sound, when one that would be taken cannot be read, and when all have been set aside. Collective.
@@ -75,6 +76,9 @@ std::string newest_verified(const CheckpointStore& store,
                             const CheckpointReaders& readers,
                             bool set_aside,
                             std::int64_t at_most = kAnyStep);
+
+// Throws kIo when the directory has a manifest that its files do not match. Collective.
+void check_as_written(const std::string& directory, const CheckpointReaders& readers = {});
 
 // The newest verified checkpoint of the run in the directory `path`; `path` itself where that is no run, which has
 // checkpoints/. Throws kIo when there is no such directory, no complete checkpoint in the run, or when the

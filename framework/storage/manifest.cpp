@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "framework/error.h"
 #include "framework/storage/checkpoint.h"
@@ -330,6 +331,22 @@ std::optional<Manifest> read_manifest(const std::string& directory) {
     return parse_manifest(File::open_for_reading(path).read_rest(kMostBytes + 1), path);
 }
 
+std::vector<int> share_of_files(const std::vector<ManifestFile>& files, int ranks) {
+    std::vector<std::size_t> order(files.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::size_t a, std::size_t b) { return files[a].size > files[b].size; });
+    std::vector<double> bytes(static_cast<std::size_t>(ranks), 0.0);
+    std::vector<int> share(files.size());
+    for (const std::size_t file : order) {
+        const auto least = std::min_element(bytes.begin(), bytes.end());
+        // Opening a file costs something, too.
+        *least += static_cast<double>(files[file].size) + 4096.0;
+        share[file] = static_cast<int>(least - bytes.begin());
+    }
+    return share;
+}
+
 CheckpointFaults find_faults(const std::string& directory, Check check, int rank, int ranks) {
     CheckpointFaults found;
     std::string at = kManifestName;
@@ -350,6 +367,7 @@ CheckpointFaults find_faults(const std::string& directory, Check check, int rank
                 ": the directory has another checkpoint's name");
         }
         at.clear();
+        const std::vector<int> share = share_of_files(manifest->files, ranks);
         std::map<std::string, bool> there;  // whether the manifest names it
         for (const std::string& name : files_in(directory)) there[name] = false;
         for (std::size_t i = 0; i < manifest->files.size(); ++i) {
@@ -357,7 +375,7 @@ CheckpointFaults find_faults(const std::string& directory, Check check, int rank
             at = want.name;
             const auto file = there.find(want.name);
             if (file != there.end()) file->second = true;
-            if (static_cast<int>(i % static_cast<std::size_t>(ranks)) != rank) continue;
+            if (share[i] != rank) continue;
             if (file == there.end()) {
                 add(want.name, "is missing");
                 continue;

@@ -58,9 +58,8 @@ struct FileFault {
     bool unreadable = false;
 };
 
-// kSizes looks at what files there are and how long they are; kContents hashes them too. Either way a rank looks at
-// every `ranks`-th file from the rank-th on (all
-// ranks together see all).
+// kSizes looks at what files there are and how long they are; kContents hashes them too. A rank looks at its share of the
+// files alone (all ranks together see all): share_of_files.
 enum class Check { kSizes, kContents };
 
 struct CheckpointFaults {
@@ -69,6 +68,9 @@ struct CheckpointFaults {
     std::vector<std::string>
         extra;  // files that nobody reads and the manifest does not name; no faults
 };
+
+// Which rank looks at each file: the largest first, each to the one that has the fewest bytes so far. The same on all ranks.
+std::vector<int> share_of_files(const std::vector<ManifestFile>& files, int ranks);
 
 // Looks at a checkpoint; every way of not being what was written is a fault, none is an error. One that has the name of
 // a step must be of that step, and complete as earlier versions wrote it where it has no manifest: a state of the run

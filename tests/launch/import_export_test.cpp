@@ -1,6 +1,7 @@
 // Hugging Face folders in and out, as a user does it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -117,6 +118,64 @@ TEST_F(ImportExportTest, ARunThatStartedFromAnImportKeepsItsFiles) {
     const Outcome exported = run_evenkeel("export " + files_.file("more") + " " + out);
     ASSERT_EQ(exported.status, 0) << exported.output;
     EXPECT_TRUE(fs::exists(out + "/tokenizer.json"));
+}
+
+TEST_F(ImportExportTest, ARunThatStartedFromAFolderTakesTheTokenizerAlongAndNothingElse) {
+    const std::string from = files_.file("from"), run = files_.file("run"),
+                      out = files_.file("out");
+    fs::copy(folder(), from);
+    for (const char* name : {"tokenizer.json", "spiece.model", "generation_config.json", "LICENSE",
+                             "README.md", "train.py", "pytorch_model.bin", "training_args.bin"}) {
+        std::ofstream(from + "/" + name) << "{\"of\": \"" << name << "\"}";
+    }
+    fs::copy_file(from + "/model.safetensors", from + "/old.safetensors");
+    fs::create_directory(from + "/onnx");
+    const Outcome trained = run_evenkeel(
+        run_->train(" --set model.attention.qk_norm.gain=shared_channel --set trainer.steps=1"
+                    " --set trainer.init_from=" +
+                    from + " --set trainer.run_dir=" + run));
+    ASSERT_EQ(trained.status, 0) << trained.output;
+    const Outcome exported = run_evenkeel("export " + run + " " + out);
+    ASSERT_EQ(exported.status, 0) << exported.output;
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(out)) {
+        names.push_back(entry.path().filename().string());
+    }
+    std::sort(names.begin(), names.end());
+    EXPECT_EQ(names,
+              (std::vector<std::string>{"LICENSE", "config.json", "generation_config.json",
+                                        "model.safetensors", "spiece.model", "tokenizer.json"}));
+    EXPECT_NE(read_file(out + "/model.safetensors"), read_file(from + "/model.safetensors"));
+}
+
+TEST_F(ImportExportTest, AFolderWithAManifestMustBeAsItSays) {
+    const std::string from = files_.file("from");
+    fs::copy(folder(), from);
+    std::ofstream(from + "/tokenizer.json") << "{\"a\": 1}";
+    write_manifest(from, {});
+    const std::string more =
+        " --set model.attention.qk_norm.gain=shared_channel --set trainer.steps=1";
+    const std::string commands[] = {
+        "import " + from + " " + files_.file("imported"),
+        "retrofit --model " + from + " --data " + run_->text + " --out " + files_.file("normed"),
+        run_->train(more + " --set trainer.init_from=" + from +
+                    " --set trainer.run_dir=" + files_.file("started"))};
+    const Outcome sound = run_evenkeel("import " + from + " " + files_.file("sound"));
+    EXPECT_EQ(sound.status, 0) << sound.output;
+    std::ofstream(from + "/tokenizer.json") << "{\"a\": 2}";
+    for (const std::string& command : commands) {
+        const Outcome outcome = run_evenkeel(command);
+        EXPECT_EQ(outcome.status, 1) << command << "\n" << outcome.output;
+        EXPECT_NE(outcome.output.find("tokenizer.json: got hash "), std::string::npos)
+            << command << "\n"
+            << outcome.output;
+        EXPECT_NE(outcome.output.find("remove its manifest.json"), std::string::npos)
+            << command << "\n"
+            << outcome.output;
+    }
+    for (const char* name : {"imported", "normed", "started"}) {
+        EXPECT_FALSE(fs::exists(files_.file(name))) << name;
+    }
 }
 
 TEST_F(ImportExportTest, TheConfigurationOfAnImportContinuesFromItsWeights) {

@@ -327,6 +327,21 @@ TEST_F(CheckpointTest, APipeIsNotWaitedFor) {
     EXPECT_EQ(newest_verified(store(), {}, true), store().path(10));
 }
 
+TEST_F(CheckpointTest, ARankThatHasHashedItsPartAsksTheOthersAgainAndAgain) {
+    save(store(), 10);
+    // The other rank works on while this one has been done three times; then it finds a fault.
+    int asked = 0;
+    const CheckpointReaders readers = {0, 2, [&](double mine) {
+                                           // Which checkpoint, five times whether all are done, whether all are sound.
+                                           ++asked;
+                                           if (asked == 2 || asked == 7) return std::max(mine, 1.0);
+                                           return asked < 6 && asked > 2 ? 1.0 : mine;
+                                       }};
+    EXPECT_FAULT(message_of([&] { newest_verified(store(), readers, false); }),
+                 "none of its 1 checkpoints is as it was written");
+    EXPECT_EQ(asked, 8);
+}
+
 TEST_F(CheckpointTest, ADamagedOneIsSetAsideUnderANameOfItsOwn) {
     for (int i = 0; i < 2; ++i) {
         save(store(), 10);

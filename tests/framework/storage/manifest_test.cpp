@@ -180,6 +180,28 @@ TEST_F(DirectoryTest, SizesAloneAreQuickAndRanksDivideTheWork) {
     EXPECT_EQ(found, 1u) << "exactly one of the ranks reads each file";
 }
 
+TEST(ShareTest, RanksHashAboutAsManyBytesEach) {
+    // As one writer of eight ranks leaves them: two large files, and small ones.
+    const std::vector<ManifestFile> of_one = {
+        {"a.json", 100, 0}, {"model", 40'000'000, 0}, {"optimizer", 80'000'000, 0}, {"z", 10, 0}};
+    const std::vector<int> two = share_of_files(of_one, 2);
+    EXPECT_NE(two[1], two[2]);
+    EXPECT_EQ(two[0], two[1]) << "small ones go to the rank that has less";
+    EXPECT_EQ(share_of_files(of_one, 1), (std::vector<int>{0, 0, 0, 0}));
+    // As four writers leave them, ascending by name, for two ranks: every second file would be 4 x 20 to 4 x 10.
+    std::vector<ManifestFile> of_four;
+    for (int i = 0; i < 4; ++i) {
+        of_four.push_back({"a" + std::to_string(i), 10'000'000, 0});
+        of_four.push_back({"b" + std::to_string(i), 20'000'000, 0});
+    }
+    std::uint64_t bytes[2] = {};
+    const std::vector<int> share = share_of_files(of_four, 2);
+    for (std::size_t i = 0; i < share.size(); ++i) bytes[share[i]] += of_four[i].size;
+    EXPECT_EQ(bytes[0], 60'000'000u);
+    EXPECT_EQ(bytes[1], 60'000'000u);
+    EXPECT_TRUE(share_of_files({}, 3).empty());
+}
+
 TEST_F(DirectoryTest, EarlierVersionsHadNoManifest) {
     directory_.write("trainer.json", "{}");
     fs::remove(directory_.file("manifest.json"));
