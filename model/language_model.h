@@ -102,6 +102,7 @@ class LanguageModel : public TrainableModel {
     // Parameters have been given other first values than the constructor's: rules take them as theirs.
     void weights_given();
     std::string description() const override;
+    std::string restated(const std::string& description) const override;
     bool is_main_rank() const override;
     int data_parallel_rank() const override;
     int data_parallel_size() const override;

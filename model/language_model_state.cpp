@@ -80,6 +80,16 @@ std::string description_of(const ModelConfig& config) {
 
 std::string LanguageModel::description() const { return description_of(config_); }
 
+std::string LanguageModel::restated(const std::string& description) const {
+    ModelConfig config;
+    try {
+        parse_config([&](ConfigVisitor& v) { config.visit_fields(v); }, description, "model");
+    } catch (const Error&) {
+        return description;  // of a later version; what is not known here is told by comparing
+    }
+    return description_of(config);
+}
+
 ModelState LanguageModel::state() {
     ModelState state;
     state.shards = local_state(grid_, parameters_, {{kModelKey, description()}});

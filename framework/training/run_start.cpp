@@ -14,8 +14,11 @@ RunState read_run_state(const std::string& checkpoint) {
 }
 
 // What the run goes on from: throws where it is another run's.
-RunState read_resumable(const std::string& checkpoint, const RunState& state) {
+RunState read_resumable(const std::string& checkpoint,
+                        const TrainableModel& model,
+                        const RunState& state) {
     RunState saved = read_run_state(checkpoint);
+    saved.model = model.restated(saved.model);
     check_resumable(saved, state, checkpoint);
     return saved;
 }
@@ -24,7 +27,7 @@ void resume_from(const std::string& checkpoint,
                  TrainableModel& model,
                  RunState& state,
                  AlarmBoard& board) {
-    const RunState saved = read_resumable(checkpoint, state);
+    const RunState saved = read_resumable(checkpoint, model, state);
     const std::string changed = json_difference(state.settings, saved.settings);
     if (!changed.empty() && model.is_main_rank()) {
         log_warning("resuming with other settings than " + checkpoint +
@@ -116,7 +119,7 @@ void start_or_resume(TrainableModel& model,
         // Nothing is renamed before it is known that the run can go on from there.
         if (model.is_main_rank()) check_can_rewind(store, config.run_dir, *rewind_to);
         checkpoint = newest_verified(store, readers, false, *rewind_to);
-        const std::int64_t step = read_resumable(checkpoint, state).step;
+        const std::int64_t step = read_resumable(checkpoint, model, state).step;
         model.barrier();
         if (model.is_main_rank()) rewind_run(store, config.run_dir, step);
         model.barrier();

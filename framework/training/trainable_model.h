@@ -82,6 +82,9 @@ class TrainableModel {
     virtual bool load_initial(const std::string& directory, bool with_moments) = 0;
     // JSON that names the model; a checkpoint with another one is refused.
     virtual std::string description() const = 0;
+    // The description that an earlier version or other settings have written, as this one would write it: what it lacks
+    // has its default, and what does not describe the model says nothing.
+    virtual std::string restated(const std::string& description) const { return description; }
 
     virtual bool is_main_rank() const = 0;  // the one that prints and writes files
     virtual int data_parallel_rank() const = 0;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "framework/storage/safetensors.h"
@@ -413,6 +414,30 @@ TEST(LanguageModelTest, RefusesTheWeightsOfAnotherModel) {
 }
 
 }  // namespace
+TEST(LanguageModelTest, RestatesWhatEarlierVersionsAndOtherSettingsHaveSaidOfIt) {
+    const SoloGrid solo;
+    ModelConfig config = testing::tiny_model();
+    const LanguageModel model(solo.grid, config, 1);
+    const auto json = nlohmann::ordered_json::parse(model.description());
+    EXPECT_EQ(model.restated(model.description()), model.description());
+    // Before there was the setting.
+    auto before = json;
+    ASSERT_EQ(before.erase("recompute"), 1u);
+    ASSERT_EQ(before["attention"]["qk_norm"].erase("gain_pull"), 1u);
+    EXPECT_EQ(model.restated(before.dump()), model.description());
+    // What does not describe the model.
+    auto other = json;
+    other["recompute"] = "full";
+    other["telemetry"] = false;
+    EXPECT_EQ(model.restated(other.dump()), model.description());
+    // Another model stays one, and what a later version says of its own is not lost.
+    other["num_layers"] = config.num_layers + 1;
+    EXPECT_NE(model.restated(other.dump()), model.description());
+    auto later = json;
+    later["not_known_yet"] = 3;
+    EXPECT_EQ(model.restated(later.dump()), later.dump());
+}
+
 TEST(LanguageModelTest, EmbeddingStartsWithItsOwnDeviationUnlessTied) {
     const auto deviation = [](const ModelConfig& config) {
         const SoloGrid solo;
