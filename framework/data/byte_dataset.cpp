@@ -114,6 +114,11 @@ ByteDataset::ByteDataset(const DataConfig& config, std::int64_t seq_len) : seq_l
     fingerprint_ = purpose(concat(purpose(text_), " ", text_.size(), " ", split_));
 }
 
+std::string ByteDataset::description() const {
+    return concat("{\"text\": {\"bytes\": ", text_.size(), ", \"hash\": \"", std::hex,
+                  purpose(text_), std::dec, "\"}, \"bytes to train on\": ", split_, "}");
+}
+
 std::int64_t ByteDataset::train_sequences() const { return (train_tokens() - 1) / seq_len_; }
 std::int64_t ByteDataset::validation_sequences() const {
     return (validation_tokens() - 1) / seq_len_;

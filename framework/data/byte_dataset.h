@@ -26,6 +26,7 @@ class ByteDataset final : public Dataset {
     std::int64_t validation_sequences() const override;
     // A hash of the text and the split: a resumed run checks that its data are the same.
     std::uint64_t fingerprint() const override { return fingerprint_; }
+    std::string description() const override;
 
     // Sequence s starts at byte s * seq_len; the last
     // target of one is the first token of the next.

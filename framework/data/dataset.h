@@ -47,6 +47,8 @@ class Dataset {
     // Of everything that decides what the numbers of samples stand for, beside the seed: a resumed run checks
     // that it is the same.
     virtual std::uint64_t fingerprint() const = 0;
+    // JSON: what goes into it, for a message that says what has changed.
+    virtual std::string description() const = 0;
 
     // Samples of the training order that belongs to `seed`, by their numbers 0, 1, 2, .. over the whole run.
     virtual Batch train_batch(std::uint64_t seed,

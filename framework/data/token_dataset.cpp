@@ -27,7 +27,10 @@ std::vector<std::shared_ptr<const TokenStream>> open_streams(const std::vector<s
 }  // namespace
 
 TokenDataset::TokenDataset(const DataConfig& config, std::int64_t seq_len, std::int64_t vocab_size)
-    : seq_len_(seq_len), vocab_size_(vocab_size), packing_(config.packing) {
+    : seq_len_(seq_len),
+      vocab_size_(vocab_size),
+      packing_(config.packing),
+      end_of_document_(config.end_of_document) {
     EVENKEEL_CHECK_CODE(seq_len >= 1, ErrorCode::kConfig, "dataset", "trainer.seq_len: got ",
                         seq_len, ", want 1 or more");
     EVENKEEL_CHECK_CODE(config.end_of_document >= -1 && config.end_of_document < vocab_size,
@@ -72,6 +75,25 @@ TokenDataset::TokenDataset(const DataConfig& config, std::int64_t seq_len, std::
     }
     for (const std::int64_t share : blend_->numerators()) identity += concat("; ", share);
     fingerprint_ = purpose(identity);
+}
+
+std::string TokenDataset::description() const {
+    const bool by_document = packing_ == DataConfig::Packing::kDocuments;
+    std::string text = concat("{\"data.packing\": \"", by_document ? "documents" : "stream", "\"");
+    if (by_document) text += concat(", \"data.end_of_document\": ", end_of_document_);
+    for (const auto& [use, parts] :
+         {std::pair{"training", &train_}, {"validation", &validation_}}) {
+        for (std::size_t i = 0; i < parts->size(); ++i) {
+            const Part& part = (*parts)[i];
+            text +=
+                concat(", \"", use, " file ", i + 1, "\": {\"tokens\": ", part.stream->num_tokens(),
+                       ", \"hash\": \"", std::hex, part.stream->fingerprint(), std::dec,
+                       "\", \"first token\": ", part.begin, ", \"end\": ", part.end, "}");
+        }
+    }
+    text += ", \"shares of the files\": \"";
+    for (const std::int64_t share : blend_->numerators()) text += concat(" ", share);
+    return text + "\"}";
 }
 
 TokenDataset::Part TokenDataset::make_part(const std::shared_ptr<const TokenStream>& stream,

@@ -32,6 +32,7 @@ class TokenDataset final : public Dataset {
     std::int64_t train_sequences() const override;
     std::int64_t validation_sequences() const override;
     std::uint64_t fingerprint() const override { return fingerprint_; }
+    std::string description() const override;
     Batch train_batch(std::uint64_t seed, const std::vector<std::int64_t>& samples) const override;
     Batch validation_batch(const std::vector<std::int64_t>& sequences) const override;
 
@@ -60,6 +61,7 @@ class TokenDataset final : public Dataset {
     std::int64_t seq_len_;
     std::int64_t vocab_size_;
     DataConfig::Packing packing_;
+    std::int64_t end_of_document_;
     bool has_documents_ = false;
     std::vector<Part> train_, validation_;
     std::unique_ptr<Blend> blend_;

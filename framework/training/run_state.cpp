@@ -67,6 +67,13 @@ void append_difference(const Json& got,
     }
 }
 
+std::string data_difference(const RunState& saved, const RunState& now) {
+    const std::string named = saved.data == "{}" ? "" : json_difference(now.data, saved.data);
+    return named.empty()
+               ? concat("got fingerprint ", std::hex, now.fingerprint, ", want ", saved.fingerprint)
+               : named;
+}
+
 }  // namespace
 
 std::string json_difference(const std::string& got, const std::string& want) {
@@ -89,6 +96,7 @@ std::string to_json(const RunState& state) {
     json["seed"] = state.seed;
     json["seq_len"] = state.seq_len;
     json["data_fingerprint"] = concat(std::hex, state.fingerprint);
+    json["data"] = Json::parse(state.data);
     json["model"] = Json::parse(state.model);
     json["settings"] = Json::parse(state.settings);
     json["recent"] = {{"losses", state.recent.losses},
@@ -113,6 +121,7 @@ RunState parse_run_state(const std::string& text, const std::string& origin) {
         state.seed = integer(json, "seed");
         state.seq_len = integer(json, "seq_len");
         state.fingerprint = parse_fingerprint(json.at("data_fingerprint").get<std::string>());
+        if (json.contains("data")) state.data = json.at("data").dump();
         state.model = json.at("model").dump();
         state.settings = json.at("settings").dump();
         if (json.contains("alarms")) state.alarms = json.at("alarms").dump();
@@ -135,16 +144,16 @@ void check_resumable(const RunState& saved, const RunState& now, const std::stri
     EVENKEEL_CHECK_CODE(models.empty(), ErrorCode::kConfig, "resume", origin,
                         " is a checkpoint of another model: ", models,
                         " (change the model's configuration, or trainer.run_dir)");
-    EVENKEEL_CHECK_CODE(saved.fingerprint == now.fingerprint, ErrorCode::kConfig, "resume", origin,
-                        " was trained on other data: got a text or a validation split of "
-                        "fingerprint ",
-                        std::hex, now.fingerprint, ", want ", saved.fingerprint,
-                        " (change data.path or data.validation_fraction, or trainer.run_dir)");
     EVENKEEL_CHECK_CODE(saved.seed == now.seed, ErrorCode::kConfig, "resume", "trainer.seed: got ",
                         now.seed, ", want ", saved.seed, " as in ", origin);
     EVENKEEL_CHECK_CODE(saved.seq_len == now.seq_len, ErrorCode::kConfig, "resume",
                         "trainer.seq_len: got ", now.seq_len, ", want ", saved.seq_len, " as in ",
                         origin);
+    EVENKEEL_CHECK_CODE(saved.fingerprint == now.fingerprint, ErrorCode::kConfig, "resume", origin,
+                        " was trained on other data: ", data_difference(saved, now),
+                        " (it follows from the files that data.path and data.validation_path name, "
+                        "and from data.validation_fraction, data.weights, data.packing and "
+                        "data.end_of_document: change these back, or trainer.run_dir)");
 }
 
 }  // namespace evenkeel

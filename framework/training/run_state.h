@@ -17,6 +17,7 @@ struct RunState {
     std::int64_t seed = 0;            // of the sampler
     std::int64_t seq_len = 0;         // numbering of the sequences depends on it
     std::uint64_t fingerprint = 0;    // of the data
+    std::string data = "{}";          // JSON: Dataset::description; {} of an earlier version
     std::string model;                // JSON: TrainableModel::description
     std::string settings;             // JSON: what else decides the course of the run
     RecentSteps recent;               // what outliers are told from
@@ -28,7 +29,7 @@ std::string to_json(const RunState& state);
 RunState parse_run_state(const std::string& json, const std::string& origin);
 
 // Throws kConfig, naming what differs and both values, unless a run described by `now` may continue from
-// `saved`: same model, data, seed and sequence length.
+// `saved`: same model, seed, sequence length and data.
 void check_resumable(const RunState& saved, const RunState& now, const std::string& origin);
 
 // Where two JSON objects differ: "num_layers: got 4, want 6; attention.head_dim: ..." ("" when equal).

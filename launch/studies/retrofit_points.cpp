@@ -109,6 +109,7 @@ void write_start(LanguageModel& model,
     state.seed = trainer.seed;
     state.seq_len = trainer.seq_len;
     state.fingerprint = data.fingerprint();
+    state.data = data.description();
     state.model = model.description();
     state.settings = "{}";
     write_file_atomically(unfinished + "/trainer.json", to_json(state));

@@ -154,6 +154,7 @@ class MaskedDataset final : public Dataset {
     std::int64_t train_sequences() const override { return kRows; }
     std::int64_t validation_sequences() const override { return kRows; }
     std::uint64_t fingerprint() const override { return 1; }
+    std::string description() const override { return "{}"; }
     Batch train_batch(std::uint64_t, const std::vector<std::int64_t>& samples) const override {
         return validation_batch(samples);
     }

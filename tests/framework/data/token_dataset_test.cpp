@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/error.h"
@@ -206,12 +207,19 @@ TEST_F(TokenDatasetTest, TheFingerprintFollowsAllThatDecidesTheOrder) {
     DataConfig base = config(a + "," + b);
     base.weights = "1,2";
     const std::uint64_t want = fingerprint(base);
+    const auto said = nlohmann::ordered_json::parse(TokenDataset(base, 8, 1000).description());
+    EXPECT_EQ(said["validation file 2"]["tokens"], 100);
     EXPECT_EQ(fingerprint(base), want);
     EXPECT_NE(fingerprint(base, 4), want);
     const auto changed = [&](const std::function<void(DataConfig&)>& change) {
         DataConfig data = base;
         change(data);
-        return fingerprint(data);
+        const TokenDataset made(data, 8, 1000);
+        // Sequence lengths apart, which messages tell of by themselves.
+        const auto now = nlohmann::ordered_json::parse(made.description());
+        EXPECT_EQ(now == said, made.fingerprint() == want) << made.description() << "\n"
+                                                           << said.dump();
+        return made.fingerprint();
     };
     EXPECT_EQ(changed([](DataConfig& d) { d.weights = "10,20"; }), want);
     EXPECT_NE(changed([](DataConfig& d) { d.weights = "2,1"; }), want);

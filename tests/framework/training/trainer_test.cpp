@@ -5,6 +5,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "framework/storage/checkpoint.h"
 #include "tests/framework/training/trainer_runs.h"
@@ -126,7 +127,22 @@ TEST_F(TrainerTest, RefusesToResumeAnotherRun) {
     expect(model, "trainer.seq_len: got 8, want 16");
     config_.seq_len = 16;
     testing::write_text(files_.file("text"), 20000, 2);
-    expect(model, "other data");
+    expect(model, "other data: text.hash: got ");
+    testing::write_text(files_.file("text"), 24000);
+    expect(model, "text.bytes: got 24000, want 20000");
+    expect(model, "bytes to train on: got 21600, want 18000");
+    for (const char* key : {"data.path", "data.validation_path", "data.validation_fraction",
+                            "data.weights", "data.packing", "data.end_of_document"}) {
+        expect(model, key);
+    }
+    // A checkpoint of before says only that it was another one.
+    const std::string file = files_.file("run") + "/checkpoints/step_00000020/trainer.json";
+    auto state = nlohmann::ordered_json::parse(read_file(file));
+    ASSERT_EQ(state.erase("data"), 1u);
+    state.erase("checkpoint_format");  // of before there were manifests
+    std::ofstream(file) << state.dump(2) << "\n";
+    std::filesystem::remove(files_.file("run") + "/checkpoints/step_00000020/manifest.json");
+    expect(model, "other data: got fingerprint ");
 }
 
 TEST_F(TrainerTest, NamesARunStateWithImpossibleCounts) {
