@@ -179,11 +179,7 @@ class Watchdog {
             options_.grace_seconds = std::clamp(options_.timeout_seconds / 10.0, 5.0, 60.0);
         }
         agree_on_job(world);
-        if (options_.directory.empty()) {
-            choose_directory();
-        } else if (rank_ == 0) {
-            remove_old_files();
-        }
+        if (options_.directory.empty()) choose_directory();
         world.barrier();
         // Signals are the main thread's.
         sigset_t all, before;
@@ -203,6 +199,19 @@ class Watchdog {
     }
     Watchdog(const Watchdog&) = delete;
     Watchdog& operator=(const Watchdog&) = delete;
+
+    // Not of this job: it may have been asked for a report already.
+    void remove_old_files() const {
+        std::error_code ignored;
+        for (const auto& entry : std::filesystem::directory_iterator(options_.directory, ignored)) {
+            const std::string name = entry.path().filename().string();
+            if (entry.path() == request_file() || entry.path().extension() == ".part") continue;
+            const bool is_answer = name.rfind("rank_", 0) == 0 && answer_in(entry.path()).is_null();
+            if (is_answer || name.rfind("request_", 0) == 0) {
+                std::filesystem::remove(entry.path(), ignored);
+            }
+        }
+    }
 
     [[noreturn]] void lost(const std::string& why) {
         {
@@ -256,16 +265,6 @@ class Watchdog {
         if (failed || !one_host) return;
         options_.directory = parent / ("evenkeel_watchdog_" + job_);
         is_temporary_ = true;
-    }
-
-    void remove_old_files() const {
-        std::error_code ignored;
-        for (const auto& entry : std::filesystem::directory_iterator(options_.directory, ignored)) {
-            const std::string name = entry.path().filename().string();
-            if (name.rfind("request_", 0) == 0 || name.rfind("rank_", 0) == 0) {
-                std::filesystem::remove(entry.path(), ignored);
-            }
-        }
     }
 
     void watch() {
@@ -331,11 +330,18 @@ class Watchdog {
         write_whole(rank_file(rank_), json.dump(1) + "\n");
     }
 
+    // Null where there is none of this job.
+    Json answer_in(const std::string& path) const {
+        std::ifstream in(path, std::ios::binary);
+        if (!in) return nullptr;
+        Json json = Json::parse(in, nullptr, false);
+        const bool mine = json.is_object() && json.contains("job") && json["job"] == job_;
+        return mine ? json : Json(nullptr);
+    }
+
     bool read_answer(int rank, RankAnswer& answer) const {
-        std::ifstream in(rank_file(rank), std::ios::binary);
-        if (!in) return false;
-        const Json json = Json::parse(in, nullptr, false);
-        if (json.is_discarded() || json.value("job", "") != job_) return false;
+        const Json json = answer_in(rank_file(rank));
+        if (json.is_null()) return false;
         try {
             answer = from_json(json);
         } catch (const Json::exception&) {
@@ -455,6 +461,10 @@ void start_watchdog(Communicator& world, const WatchdogOptions& options) {
 }
 
 void stop_watchdog() { watchdog.reset(); }
+
+void remove_old_watchdog_files() {
+    if (watchdog != nullptr) watchdog->remove_old_files();
+}
 
 void rank_is_lost(const std::string& why) {
     if (watchdog != nullptr) watchdog->lost(why);

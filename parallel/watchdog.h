@@ -31,6 +31,10 @@ struct WatchdogOptions {
 void start_watchdog(Communicator& world, const WatchdogOptions& options);
 void stop_watchdog();
 
+// Removes what earlier jobs have left in the directory. Other jobs that live may have the same one: for who knows that none
+// does, on one rank.
+void remove_old_watchdog_files();
+
 // An operation of this rank with others has failed, and `why` says how. Does not return where a watchdog
 // runs, which reports and ends the process; else does nothing.
 void rank_is_lost(const std::string& why);

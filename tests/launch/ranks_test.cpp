@@ -1,13 +1,17 @@
 // The program under mpirun: one rank's trouble ends all ranks, with one message.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "framework/storage/checkpoint.h"
+#include "framework/training/run_lock.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {
 namespace {
+
+namespace fs = std::filesystem;
 
 Outcome run_ranks(const std::string& arguments) {
     return run_command(
@@ -89,6 +93,29 @@ TEST(RanksTest, OneFailingRankEndsTheOther) {
     EXPECT_NE(outcome.status, 124) << "the ranks hung: " << outcome.output;
     EXPECT_NE(outcome.output.find("data.path: got here"), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("rank 1"), std::string::npos) << outcome.output;
+}
+
+// What ranks of another job in the same directory have asked for is theirs as long as they live.
+TEST(RanksTest, ARunThatIsRefusedLeavesTheWatchdogFilesOfTheOneThatHoldsTheDirectory) {
+    const TinyRun tiny;
+    const std::string request = tiny.run + "/watchdog/request_00", answer = "/watchdog/rank_1.json";
+    fs::create_directories(tiny.run + "/watchdog");
+    std::ofstream(request) << "rank 0\n";
+    std::ofstream(tiny.run + answer) << R"({"job": "00"})";
+    const std::string train = "-np 2 " EVENKEEL_PROGRAM " " +
+                              tiny.train("--set trainer.steps=1 --set parallel.tensor_parallel=2");
+    {
+        const RunLock lock(tiny.run);
+        const Outcome refused = run_ranks(train);
+        EXPECT_EQ(refused.status, 2) << refused.output;
+        EXPECT_EQ(count(refused.output, "is writing to"), 1u) << refused.output;
+        EXPECT_TRUE(fs::exists(request));
+        EXPECT_TRUE(fs::exists(tiny.run + answer));
+    }
+    const Outcome taken = run_ranks(train);
+    EXPECT_EQ(taken.status, 0) << taken.output;
+    EXPECT_FALSE(fs::exists(request));
+    EXPECT_FALSE(fs::exists(tiny.run + answer));
 }
 
 TEST(RanksTest, WrongNumberOfRanksSaysHowManyToStart) {
