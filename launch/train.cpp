@@ -160,8 +160,8 @@ int train_model(RunConfig& config,
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
     model.set_graphs(graphs);
 
-    const StopSignals signals;
-    const RunControl control{[&] { return signals.request(); }, rewind};
+    StopSignals signals;
+    const RunControl control{[&] { return signals.request(); }, rewind, remove_old_watchdog_files};
     const auto after_step = [&](std::int64_t steps) {
         if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());
     };
@@ -172,6 +172,10 @@ int train_model(RunConfig& config,
         log_info(how_to_go_on(result, config.trainer));
         return kExitStopped;
     }
+    // The training is over and saved; nothing of what follows asks for signals.
+    signals.end_at_once(kExitStopped,
+                        "ended by a signal after the last checkpoint; the same command with --set "
+                        "trainer.resume=true writes what was left, the sample and the report\n");
     log_info("checkpoint  " + result.checkpoint);
     const std::int64_t stop = config.trainer.stop_at_step;
     if (stop > 0 && stop < config.trainer.steps) {

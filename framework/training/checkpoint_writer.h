@@ -39,6 +39,8 @@ class CheckpointWriter {
     bool finish();
 
     bool pending() const { return phase_ != Phase::kIdle; }
+    bool writes() const { return status_ == kRunning; }  // this rank's thread
+    std::int64_t step() const { return step_; }          // of the one that was started last
     // Of the checkpoint that was committed last, "" before the first.
     const std::string& committed() const { return committed_; }
     const std::string& failure() const { return failure_; }

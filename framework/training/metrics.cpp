@@ -169,8 +169,9 @@ std::string keep_damaged(const std::string& path) {
     return name;
 }
 
-// The lines that a resumed run keeps. Lines that are no records are no reason not to go on.
-std::string records_before(const std::string& path, std::int64_t step) {
+// The lines that a resumed run keeps; `last` becomes what they say of the last step. Lines that are no records are no
+// reason not to go on.
+std::string records_before(const std::string& path, std::int64_t step, MetricRecord& last) {
     std::string kept, first_bad;
     std::size_t bad = 0;
     if (!std::filesystem::exists(path)) return kept;
@@ -184,7 +185,10 @@ std::string records_before(const std::string& path, std::int64_t step) {
                            "; dropped, and the file as it was is kept as ", keep_damaged(path)));
     }
     for (const MetricRecord& record : records) {
-        if (record.step < step) kept += to_json_line(record) + "\n";
+        if (record.step >= step) continue;
+        kept += to_json_line(record) + "\n";
+        if (record.step != last.step) last = {record.step, {}, {}, {}};
+        last.scalars.insert(last.scalars.end(), record.scalars.begin(), record.scalars.end());
     }
     return kept;
 }
@@ -288,13 +292,19 @@ std::vector<MetricRecord> read_metrics(const std::string& path) {
 MetricWriter::MetricWriter(const std::string& directory, std::int64_t resume_step) {
     const std::string json_path = directory + "/metrics.jsonl";
     if (resume_step >= 0) {
-        write_file_atomically(json_path, records_before(json_path, resume_step));
+        write_file_atomically(json_path, records_before(json_path, resume_step, last_kept_));
     }
     json_ = File::append(json_path);
     const double now = wall_time();
     events_ = File::create(directory + "/" + events_name(now));
     write_record(events_, version_event(now));
     if (resume_step >= 0) write_record(events_, restart_event(now, resume_step));
+}
+
+bool MetricWriter::has_kept(std::int64_t step, const std::string& scalar) const {
+    return last_kept_.step == step &&
+           std::any_of(last_kept_.scalars.begin(), last_kept_.scalars.end(),
+                       [&](const auto& entry) { return entry.first == scalar; });
 }
 
 void MetricWriter::write(const MetricRecord& record) {

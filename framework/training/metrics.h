@@ -62,11 +62,14 @@ class MetricWriter {
   public:
     explicit MetricWriter(const std::string& directory, std::int64_t resume_step = -1);
     void write(const MetricRecord& record);
+    // Whether the records of that step that a resumed run has kept have the scalar; of their last step only.
+    bool has_kept(std::int64_t step, const std::string& scalar) const;
 
   private:
     File json_, events_;
     // The smallest and the largest finite number of each table so far.
     std::map<std::string, std::pair<float, float>> ranges_;
+    MetricRecord last_kept_;  // scalars of all records of that step
 };
 
 // A record as one line of JSON, without the line's end: {"step":3,"loss":2.5,"max_logit":[[1,2],[3,4]]}.

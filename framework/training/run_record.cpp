@@ -84,6 +84,17 @@ void RunRecorder::write(const MetricRecord& record) {
     });
 }
 
+bool RunRecorder::is_evaluated(std::int64_t step) const {
+    return metrics_ != nullptr && metrics_->has_kept(step, "validation_loss");
+}
+
+void RunRecorder::record_evaluation(std::int64_t step, double validation_loss) {
+    if (!model_.is_main_rank()) return;
+    write({step, {{"validation_loss", validation_loss}}, {}, {}});
+    log_info(concat("step ", step, "  validation loss ", fixed(validation_loss, 4),
+                    ", made up: the run had ended before this evaluation"));
+}
+
 void RunRecorder::record_non_finite(std::int64_t step, const StepOutcome& outcome) {
     write({step,
            {{"loss", outcome.loss}, {"lr", outcome.lr}, {"grad_norm", outcome.grad_norm}},

@@ -40,6 +40,10 @@ class RunRecorder {
                        const StepOutcome& outcome,
                        std::optional<double> validation_loss,
                        bool with_tables);
+    // Whether the step that the run resumes at has been evaluated. Of the main rank; false on others.
+    bool is_evaluated(std::int64_t step) const;
+    // Of an evaluation that an earlier start of the run did not get to.
+    void record_evaluation(std::int64_t step, double validation_loss);
     // Of a step that ends the run because a number is not finite.
     void record_non_finite(std::int64_t step, const StepOutcome& outcome);
 

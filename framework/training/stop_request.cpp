@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 
 namespace evenkeel {
 namespace {
@@ -11,6 +12,16 @@ namespace {
 std::atomic<int> end_signal{0};
 std::atomic<bool> wants_checkpoint{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+std::atomic<int> exit_status{0};
+std::atomic<const char*> last_words{nullptr};
+
+extern "C" void end_now(int) {
+    const char* const text = last_words;
+    const ssize_t written = ::write(STDERR_FILENO, text, std::strlen(text));
+    static_cast<void>(written);
+    _exit(exit_status);
+}
 
 extern "C" void note_signal(int signal) {
     if (signal == SIGUSR2) {
@@ -59,8 +70,29 @@ StopSignals::~StopSignals() {
     }
 }
 
+void StopSignals::end_at_once(int status, const char* words) {
+    exit_status = status;
+    last_words = words;
+    struct sigaction action {};
+    action.sa_handler = end_now;
+    sigemptyset(&action.sa_mask);
+    for (std::size_t i = 0; i < std::size(kSignals); ++i) {
+        if (kSignals[i] == SIGINT) {
+            sigaction(SIGINT, &before_[i], nullptr);
+        } else if (kSignals[i] == SIGUSR2) {
+            struct sigaction none {};
+            none.sa_handler = SIG_IGN;
+            sigaction(SIGUSR2, &none, nullptr);
+        } else {
+            sigaction(kSignals[i], &action, nullptr);
+        }
+    }
+    if (end_signal != 0 && !told_) raise(end_signal);
+}
+
 StopRequest StopSignals::request() const {
     const int signal = end_signal;
+    told_ = told_ || signal != 0;
     if (signal != 0) return {signal};
     return {wants_checkpoint.exchange(false) ? SIGUSR2 : 0};
 }

@@ -29,9 +29,15 @@ class StopSignals {
     // What has been asked for. A request for a checkpoint is told once, one to end from then on.
     StopRequest request() const;
 
+    // Nobody will ask any more. Signals that ask to end now do so at once: SIGINT as it did before, SIGUSR1 and SIGTERM
+    // with that exit status, after `last_words` on standard error. SIGUSR2 asks for nothing. One that came meanwhile, and
+    // was not told, counts as if it came now.
+    void end_at_once(int exit_status, const char* last_words);
+
   private:
     static constexpr int kSignals[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT};
     struct sigaction before_[std::size(kSignals)];
+    mutable bool told_ = false;  // of a request to end
 };
 
 }  // namespace evenkeel

@@ -43,6 +43,7 @@ class TrainingRun {
         state_.seed = config.seed;
         state_.seq_len = config.seq_len;
         state_.fingerprint = data.fingerprint();
+        state_.data = data.description();
         state_.model = model.description();
         state_.settings = settings_json(config, schedule, optimizer);
     }
@@ -56,7 +57,11 @@ class TrainingRun {
     void handle_non_finite(const StepOutcome& outcome);
     void tell_outlier(const StepOutcome& outcome) const;
     std::optional<double> validate(TrainResult& result);
+    bool make_up_evaluation(std::int64_t end_step, TrainResult& result);
     void check_replicas();
+    TrainResult take_steps(const std::string& config_json,
+                           const std::function<void(std::int64_t)>& after_step);
+    [[noreturn]] void fail(ErrorCode code, const std::string& what);
     void start_checkpoint();
     std::string finish_checkpoint();
 
@@ -81,6 +86,7 @@ void TrainingRun::start() {
         EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "train", "trainer.run_dir: cannot create ",
                             config_.run_dir, ": ", error.message());
         lock_.emplace(config_.run_dir);
+        if (control_.owns_directory) control_.owns_directory();
     }
     try {
         start_or_resume(model_, config_, checkpoints_.store(), control_.rewind_to, state_,
@@ -123,15 +129,40 @@ std::optional<double> TrainingRun::validate(TrainResult& result) {
     return loss;
 }
 
+// The step that the run resumes at was to be evaluated, and a signal came before or between; the weights are the same
+// again. Returns whether it was made up.
+bool TrainingRun::make_up_evaluation(std::int64_t end_step, TrainResult& result) {
+    const bool due = state_.step == end_step ||
+                     (config_.eval_interval > 0 && state_.step % config_.eval_interval == 0);
+    if (state_.step == 0 || !due) return false;
+    const double there = recorder_.is_evaluated(state_.step) ? 1.0 : 0.0;
+    if (model_.max_over_ranks(there) != 0.0) return false;
+    const std::optional<double> loss = validate(result);
+    if (loss.has_value()) recorder_.record_evaluation(state_.step, *loss);
+    return loss.has_value();
+}
+
 // The same on all ranks. Weights that have drifted apart are no state to go on from, so that this comes before a
 // checkpoint.
 void TrainingRun::check_replicas() {
     const std::string drift = model_.replica_drift();
-    if (!drift.empty()) checkpoints_.finish();  // an earlier one may be pending
-    EVENKEEL_CHECK_CODE(drift.empty(), ErrorCode::kInternal, "train", "step ", state_.step, ": ",
-                        drift,
-                        "; no checkpoint is written (trainer.resume goes on from an earlier one, "
-                        "trainer.replica_check_interval=0 leaves the comparison out)");
+    if (drift.empty()) return;
+    fail(ErrorCode::kInternal,
+         concat("step ", state_.step, ": ", drift,
+                "; no checkpoint is written (trainer.resume goes on from an earlier one, "
+                "trainer.replica_check_interval=0 leaves the comparison out)"));
+}
+
+// Of what all ranks have seen: at once, then they wait for a checkpoint of before that is pending.
+void TrainingRun::fail(ErrorCode code, const std::string& what) {
+    if (checkpoints_.pending()) {
+        if (model_.is_main_rank()) {
+            log_error(concat("[train] ", what, "; the run ends when the checkpoint of step ",
+                             checkpoints_.step(), " is written"));
+        }
+        checkpoints_.finish();
+    }
+    throw_error(code, "train", what);
 }
 
 // Names the place; throws when the configuration says so.
@@ -146,9 +177,8 @@ void TrainingRun::handle_non_finite(const StepOutcome& outcome) {
         return;
     }
     recorder_.record_non_finite(state_.step + 1, outcome);
-    checkpoints_.finish();  // one of before may be pending
-    throw_error(ErrorCode::kNonFinite, "train",
-                what + "; no update was made (trainer.non_finite \"skip\" leaves such steps out)");
+    fail(ErrorCode::kNonFinite,
+         what + "; no update was made (trainer.non_finite \"skip\" leaves such steps out)");
 }
 
 void TrainingRun::start_checkpoint() {
@@ -166,6 +196,21 @@ std::string TrainingRun::finish_checkpoint() {
 
 TrainResult TrainingRun::run(const std::string& config_json,
                              const std::function<void(std::int64_t)>& after_step) {
+    try {
+        return take_steps(config_json, after_step);
+    } catch (const std::exception& error) {
+        // What is thrown is said when this rank's thread has ended, which may take minutes.
+        if (checkpoints_.writes()) {
+            log_error(concat(error.what(),
+                             "; this rank ends when its part of the checkpoint of step ",
+                             checkpoints_.step(), " is written"));
+        }
+        throw;
+    }
+}
+
+TrainResult TrainingRun::take_steps(const std::string& config_json,
+                                    const std::function<void(std::int64_t)>& after_step) {
     start();
     const std::int64_t first_step = state_.step;
     const std::int64_t end_step =
@@ -181,6 +226,7 @@ TrainResult TrainingRun::run(const std::string& config_json,
         if (first_step > 0) result.checkpoint = checkpoints_.store().path(first_step);
         return result;
     }
+    const bool made_up = make_up_evaluation(end_step, result);
     while (state_.step < end_step && !request_.asks_to_end()) {
         checkpoints_.poll();
         const StepOutcome outcome = step_.take(state_);
@@ -237,7 +283,7 @@ TrainResult TrainingRun::run(const std::string& config_json,
                         outcome.seconds);
     }
     if (result.losses.empty()) {  // resumed at the end
-        validate(result);
+        if (!made_up) validate(result);
         result.checkpoint = checkpoints_.store().path(state_.step);
     }
     if (request_.asks_to_end()) result.stopped = request_;

@@ -39,6 +39,8 @@ struct RunControl {
     // Go on from the newest checkpoint of at most this many steps. Later ones are kept under another name
     // (rewind.h).
     std::optional<std::int64_t> rewind_to;
+    // Called by the main rank when nobody else writes to the run directory any more (run_lock.h).
+    std::function<void()> owns_directory;
 };
 
 // Runs (or resumes) to the end. Writes, by the main rank alone, run_dir/config.json (`config_json`, the

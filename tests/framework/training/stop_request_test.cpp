@@ -1,6 +1,10 @@
 #include "framework/training/stop_request.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
 
 namespace evenkeel {
 namespace {
@@ -41,6 +45,64 @@ TEST(StopRequestTest, RestoresWhatTheSignalsDidBefore) {
     raise(SIGUSR1);
     EXPECT_EQ(seen_before, SIGUSR1);
     std::signal(SIGUSR1, before);
+}
+
+// The exit status of a child that does this, 128 and the signal's number where one killed it; what it wrote to standard
+// error goes to `said`.
+template <typename F>
+int status_of_child(F&& f, std::string* said = nullptr) {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+        ::dup2(ends[1], STDERR_FILENO);
+        f();
+        _exit(0);
+    }
+    ::close(ends[1]);
+    char text[256];
+    const ssize_t count = ::read(ends[0], text, sizeof text);
+    if (said != nullptr) said->assign(text, count > 0 ? static_cast<std::size_t>(count) : 0);
+    ::close(ends[0]);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+TEST(StopRequestTest, EndsAtOnceWhenNobodyAsksAnyMore) {
+    std::signal(SIGINT, SIG_DFL);
+    for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGUSR2}) {
+        const int want = signal == SIGINT ? 128 + SIGINT : signal == SIGUSR2 ? 0 : 4;
+        std::string said;
+        EXPECT_EQ(status_of_child(
+                      [&] {
+                          StopSignals signals;
+                          signals.end_at_once(4, "the last words\n");
+                          raise(signal);
+                      },
+                      &said),
+                  want)
+            << signal;
+        EXPECT_EQ(said, want == 4 ? "the last words\n" : "") << signal;
+        // One that came after the last question.
+        EXPECT_EQ(status_of_child([&] {
+                      StopSignals signals;
+                      static_cast<void>(signals.request());
+                      raise(signal);
+                      signals.end_at_once(4, "");
+                  }),
+                  want)
+            << signal;
+        // One that has been told is somebody's affair.
+        EXPECT_EQ(status_of_child([&] {
+                      StopSignals signals;
+                      raise(signal);
+                      static_cast<void>(signals.request());
+                      signals.end_at_once(4, "");
+                  }),
+                  0)
+            << signal;
+    }
 }
 
 TEST(StopRequestTest, ForgetsWhatAnEarlierRunWasAskedFor) {

@@ -1,9 +1,14 @@
 // Checkpoints of runs: training goes on when one cannot be written, and resumes from the newest that is as it was
 // written.
+#include <fcntl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <thread>
 
 #include "framework/storage/checkpoint.h"
 #include "tests/framework/training/trainer_runs.h"
@@ -42,6 +47,69 @@ TEST_F(TrainerCheckpointTest, WritingBesideTheTrainingChangesNothing) {
             << "step " << step;
     }
     EXPECT_EQ(store("a").steps(), (std::vector<std::int64_t>{15, 20}));
+}
+
+// Its file is a pipe beside the checkpoint: the write ends when somebody reads.
+class PipedTable : public BigramTable {
+  public:
+    ModelState state() override {
+        ModelState out = BigramTable::state();
+        out.shards[0].file = "../pipe";
+        return out;
+    }
+};
+
+TEST_F(TrainerCheckpointTest, AnErrorIsSaidBeforeAPendingCheckpointIsWaitedFor) {
+    struct Failure {
+        const char* name;
+        std::function<void(PipedTable&)> make;
+        std::string words;
+    };
+    const Failure failures[] = {
+        {"thrown",
+         [](PipedTable& model) {
+             model.added_loss = [](int call) -> double {
+                 if (call == 3) throw_error(ErrorCode::kIo, "data", "no more of it");
+                 return 0.0;
+             };
+         },
+         "error: [data] no more of it; this rank ends when its part of the checkpoint of step 2 is "
+         "written\n"},
+        {"not_finite", [](PipedTable& model) { model.spoil = [](int call) { return call == 3; }; },
+         "; the run ends when the checkpoint of step 2 is written\n"},
+        {"drifted", [](PipedTable& model) { model.drifts_at = 2; },
+         "table differs; no checkpoint is written"}};
+    config_.checkpoint_async = true;
+    config_.checkpoint_interval = 2;     // pending when step 3 fails
+    config_.replica_check_interval = 3;  // and before a checkpoint
+    for (const Failure& failure : failures) {
+        SCOPED_TRACE(failure.name);
+        PipedTable model;
+        failure.make(model);
+        const std::string pipe = files_.file(failure.name) + "/checkpoints/pipe";
+        const std::string log = files_.file(std::string(failure.name) + ".log");
+        fs::create_directories(fs::path(pipe).parent_path());
+        ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+        const int before = ::dup(STDERR_FILENO);
+        const int file = ::open(log.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+        ::dup2(file, STDERR_FILENO);
+        std::atomic<bool> said = false;
+        std::thread reader([&] {
+            for (int i = 0; i < 1000 && !said; ++i) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(10));
+                said = read_file(log).find(failure.words) != std::string::npos;
+            }
+            std::ifstream in(pipe, std::ios::binary);
+            while (in.ignore(1 << 16)) {
+            }
+        });
+        EXPECT_THROW(run(model, failure.name), Error);
+        ::dup2(before, STDERR_FILENO);
+        ::close(before);
+        ::close(file);
+        reader.join();
+        EXPECT_TRUE(said) << read_file(log);
+    }
 }
 
 TEST_F(TrainerCheckpointTest, GoesOnWithoutADirectoryToWriteTo) {

@@ -36,6 +36,16 @@ class TrainerStopTest : public TrainerTest {
         EXPECT_EQ(got.stopped.signal, 0);
         EXPECT_TRUE(testing::same_files(got.checkpoint, want.checkpoint)) << name;
     }
+    // Step and value, in the order in which they were written.
+    std::vector<std::pair<std::int64_t, double>> validation_losses(const std::string& run) const {
+        std::vector<std::pair<std::int64_t, double>> losses;
+        for (const MetricRecord& record : read_metrics(files_.file(run) + "/metrics.jsonl")) {
+            for (const auto& [name, value] : record.scalars) {
+                if (name == "validation_loss") losses.emplace_back(record.step, value);
+            }
+        }
+        return losses;
+    }
     int asked_ = 0;
 };
 
@@ -96,6 +106,39 @@ TEST_F(TrainerStopTest, DropsAnEvaluationBetweenItsMicroBatches) {
     ASSERT_EQ(records.size(), 2u);
     for (const auto& [name, value] : records[1].scalars) EXPECT_NE(name, "validation_loss");
     expect_goes_on("run", result);
+    // It is made up: the run that goes on has the evaluations of the one that nobody stopped.
+    EXPECT_EQ(validation_losses("run"), validation_losses("run_straight"));
+    EXPECT_EQ(validation_losses("run").size(), 2u);
+}
+
+TEST_F(TrainerStopTest, MakesUpAnEvaluationOnceAndOnlyWhereOneIsDue) {
+    config_.steps = 6;
+    config_.eval_interval = 2;
+    config_.resume = true;
+    signal_at(3);  // before the first step, after steps 1 and 2: the evaluation is not begun
+    BigramTable first;
+    run(first, "run");
+    EXPECT_TRUE(first.evaluated.empty());
+    // Stopped in the made-up one: it is made up by the next start.
+    signal_at(2);
+    BigramTable second;
+    EXPECT_EQ(run(second, "run").steps, 0);
+    EXPECT_TRUE(validation_losses("run").empty());
+    control_ = {};
+    config_.stop_at_step = 3;  // where an evaluation is made, too
+    BigramTable third;
+    run(third, "run");
+    EXPECT_EQ(third.evaluated.size(), 2u);
+    config_.stop_at_step = 5;
+    BigramTable fourth;
+    run(fourth, "run");
+    EXPECT_EQ(fourth.evaluated.size(), 2u) << "steps 4 and 5; that of 3 is there";
+    config_.stop_at_step = 0;
+    BigramTable last;
+    run(last, "run");
+    const auto got = validation_losses("run");
+    ASSERT_EQ(got.size(), 5u);
+    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i].first, static_cast<int>(i) + 2);
 }
 
 TEST_F(TrainerStopTest, EndsInTheLastEvaluationWithTheLastCheckpoint) {
@@ -106,7 +149,9 @@ TEST_F(TrainerStopTest, EndsInTheLastEvaluationWithTheLastCheckpoint) {
     EXPECT_EQ(result.steps, 2);
     EXPECT_EQ(result.stopped.signal, SIGUSR1);
     EXPECT_TRUE(is_checkpoint("run", 2));
+    EXPECT_TRUE(validation_losses("run").empty());
     expect_goes_on("run", result);
+    EXPECT_EQ(validation_losses("run"), validation_losses("run_straight"));
 }
 
 TEST_F(TrainerStopTest, EndsInAFirstPhase) {
