@@ -10,7 +10,9 @@ namespace evenkeel {
 
 void run_sample(const SampleCommand& command, Communicator& world) {
     SavedRun run = open_saved_run(command.run, command.overrides, readers_of(world));
-    run.config.validate(world.size());
+    RunConfig checked = run.config;
+    if (checked.data.path.empty()) checked.data.path = "none";  // of a folder; none is read
+    checked.validate(world.size());
     const auto tokenizer = tokenizer_of_run(run.config);
     EVENKEEL_CHECK_CODE(
         tokenizer != nullptr || reads_bytes(run), ErrorCode::kConfig, "sample", command.run,

@@ -60,6 +60,10 @@ TEST_F(ImportExportTest, ARunAndItsFolderEvaluateAlike) {
         "eval " + folder() + data + " --set trainer.seq_len=" +
         std::to_string(open_saved_run(run_->run, {}).config.trainer.seq_len))["validation_loss"];
     EXPECT_NEAR(of_folder, of_run, 1e-3);
+    const std::string how = " --prompt Even --tokens 5 --temperature 0";
+    const Outcome sampled = run_evenkeel("sample " + folder() + how);
+    EXPECT_EQ(sampled.status, 0) << sampled.output;
+    EXPECT_EQ(sampled.output, run_evenkeel("sample " + run_->run + how).output);
 }
 
 TEST_F(ImportExportTest, ImportedExportedAndImportedAgainIsTheSame) {
