@@ -10,6 +10,7 @@
 #include "launch/eval_logits.h"
 #include "launch/run_text.h"
 #include "launch/saved_run.h"
+#include "model/retrofit/retrofit.h"
 #include "parallel/watchdog.h"
 
 namespace evenkeel {
@@ -33,6 +34,7 @@ void run_eval(const EvalCommand& command, Communicator& world) {
     const auto data = open_dataset(run.config.data, trainer.seq_len, run.config.model.vocab_size);
     LanguageModel model(grid, run.config.model, static_cast<std::uint64_t>(trainer.seed));
     model.load_weights(*run.weights);
+    check_finite_weights(grid, model, "eval");
     const double loss = evaluate(model, *data, trainer.eval_sequences, trainer.micro_batch_size);
     if (!model.is_main_rank()) return;
     const std::int64_t available = data->validation_sequences();

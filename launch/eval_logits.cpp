@@ -6,8 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "framework/data/token_file.h"
+#include "framework/storage/replace_file.h"
 #include "framework/storage/safetensors.h"
 #include "launch/saved_run.h"
+#include "model/retrofit/retrofit.h"
 #include "parallel/watchdog.h"
 
 namespace evenkeel {
@@ -20,18 +22,20 @@ Tensor whole_logits(const ProcessGrid& grid, LanguageModel& model, const Tensor&
                              model.config().vocab_size);
 }
 
-// Under a name beside `path` first: a file of that name is whole.
-void write_file(const std::string& path, const Tensor& logits, const SavedRun& run) {
-    const std::string unfinished = path + ".unfinished";
-    try {
-        write_safetensors(unfinished, {{"logits", logits}}, {{"model", run.checkpoint}});
-        std::filesystem::rename(unfinished, path);
-    } catch (...) {
-        std::error_code ignored;
-        std::filesystem::remove(unfinished, ignored);
-        throw;
-    }
-    sync_directory(parent_directory(path));
+// Whether anything can be written to --logits is found before anything is computed.
+void check_target(const EvalCommand& command, const SavedRun& run) {
+    namespace fs = std::filesystem;
+    const std::string& path = command.logits;
+    check_replaceable(path);
+    std::error_code ignored;  // that there is no such file, for one
+    const auto is_same = [&](const std::string& a, const std::string& b) {
+        return fs::equivalent(a, b, ignored) && !ignored;
+    };
+    EVENKEEL_CHECK_CODE(!is_same(path, command.tokens), ErrorCode::kConfig, "eval",
+                        "--logits: got ", path, ", the file of --tokens; want another");
+    EVENKEEL_CHECK_CODE(!is_same(parent_directory(path), run.checkpoint), ErrorCode::kConfig,
+                        "eval", "--logits: got ", path,
+                        ", among the files of the model; want another directory");
 }
 
 void write_logits(const EvalCommand& command,
@@ -54,7 +58,9 @@ void write_logits(const EvalCommand& command,
         logits.slice(0, first, first + taken).copy_from(all.slice(0, 0, taken));
     }
     if (!model.is_main_rank()) return;
-    write_file(command.logits, logits, run);
+    replace_file(command.logits, [&](const std::string& unfinished) {
+        write_safetensors(unfinished, {{"logits", logits}}, {{"model", run.checkpoint}});
+    });
     if (command.json) {
         const nlohmann::ordered_json out = {
             {"checkpoint", run.checkpoint}, {"step", run.step}, {"logits", command.logits},
@@ -106,6 +112,7 @@ void eval_tokens(const EvalCommand& command, Communicator& world) {
     config.validate(run.config.parallel.tensor_parallel, run.config.device);
     const Tensor tokens = read_token_file(command.tokens, config.vocab_size);
     const bool only_loss = command.logits.empty();
+    if (!only_loss) check_target(command, run);
     const std::int64_t length = tokens.size(1) - (only_loss ? 1 : 0);
     EVENKEEL_CHECK_CODE(length >= 1, ErrorCode::kConfig, "eval", command.tokens,
                         ": got sequences of 1 token, want 2 or more: the loss is that of the next "
@@ -118,6 +125,7 @@ void eval_tokens(const EvalCommand& command, Communicator& world) {
     const ProcessGrid grid(world, run.config.parallel, run.config.device);
     LanguageModel model(grid, config, 1);
     model.load_weights(*run.weights);
+    check_finite_weights(grid, model, "eval");
     if (only_loss) return print_loss(command, run, grid, model, tokens);
     write_logits(command, run, grid, model, tokens);
 }

@@ -4,6 +4,7 @@
 #include "launch/commands.h"
 #include "launch/run_text.h"
 #include "launch/saved_run.h"
+#include "model/retrofit/retrofit.h"
 #include "parallel/watchdog.h"
 
 namespace evenkeel {
@@ -24,6 +25,7 @@ void run_sample(const SampleCommand& command, Communicator& world) {
     LanguageModel model(grid, run.config.model,
                         static_cast<std::uint64_t>(run.config.trainer.seed));
     model.load_weights(*run.weights);
+    check_finite_weights(grid, model, "sample");
     const std::string text = generate_text(model, tokenizer.get(), command.prompt,
                                            {.tokens = command.tokens,
                                             .temperature = command.temperature,

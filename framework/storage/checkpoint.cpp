@@ -15,6 +15,7 @@
 #include "framework/log.h"
 #include "framework/storage/file.h"
 #include "framework/storage/hash.h"
+#include "framework/storage/replace_file.h"
 
 namespace evenkeel {
 namespace {
@@ -419,19 +420,7 @@ void write_file(const std::string& path, const std::string& text) {
 }
 
 void write_file_atomically(const std::string& path, const std::string& text) {
-    const std::string unfinished = path + kUnfinished;
-    std::error_code ignored;  // writing reports the reason
-    const fs::file_status status = fs::status(path, ignored);
-    EVENKEEL_CHECK_CODE(!fs::exists(status) || fs::is_regular_file(status), ErrorCode::kIo,
-                        "checkpoint", path, ": got a directory, a device or a pipe, want a file");
-    try {
-        write_file(unfinished, text);
-        rename_path(unfinished, path);
-    } catch (const Error&) {
-        std::remove(unfinished.c_str());
-        throw;
-    }
-    sync_directory(parent_directory(path));
+    replace_file(path, [&](const std::string& unfinished) { write_file(unfinished, text); });
 }
 
 std::string read_file(const std::string& path) { return File::open_for_reading(path).read_rest(); }

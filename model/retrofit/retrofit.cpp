@@ -61,14 +61,21 @@ void set_gain(const Parameter& parameter, const Tensor& gain) {
     parameter.assign(gain);
 }
 
+// "3", and not "0,3" or "3-5".
+bool is_one(const std::string& layers) {
+    return layers.find_first_not_of("0123456789") == std::string::npos;
+}
+
 }  // namespace
 
 void check_retrofit(const ModelConfig& config) {
     const QkNormConfig& norm = config.attention.qk_norm;
     if (norm.kind != QkNormKind::kNone) {
-        const std::string layers = config.qk_norm_layers.empty()
-                                       ? std::string("in all layers")
-                                       : "in layers " + config.qk_norm_layers;
+        const std::string layers =
+            config.qk_norm_layers.empty()
+                ? std::string("in all layers")
+                : concat(is_one(config.qk_norm_layers) ? "in layer " : "in layers ",
+                         config.qk_norm_layers);
         if (norm.anneal_steps > 0) {
             refuse("the model has QK-norm already, ", layers, ", which comes in over its first ",
                    norm.anneal_steps,
@@ -118,13 +125,13 @@ ModelConfig retrofitted_config(const ModelConfig& config, const RetrofitOptions&
     return result;
 }
 
-void check_finite_weights(const ProcessGrid& grid, LanguageModel& model) {
+void check_finite_weights(const ProcessGrid& grid, LanguageModel& model, const char* op) {
     FiniteProbe probe;
     for (const Parameter* parameter : model.parameters()) {
         probe.check(parameter->name, parameter->master);
     }
     const std::string first = probe.first(grid);
-    EVENKEEL_CHECK_CODE(first.empty(), ErrorCode::kNonFinite, kOp, "the weight ", first,
+    EVENKEEL_CHECK_CODE(first.empty(), ErrorCode::kNonFinite, op, "the weight ", first,
                         " holds a NaN or an infinity; start from an earlier checkpoint");
 }
 

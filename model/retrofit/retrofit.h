@@ -32,7 +32,9 @@ ModelConfig retrofitted_config(const ModelConfig& config, const RetrofitOptions&
 
 // Throws kNonFinite naming the first weight, in the order of parameters, that is not finite on any rank.
 // Collective.
-void check_finite_weights(const ProcessGrid& grid, LanguageModel& model);
+void check_finite_weights(const ProcessGrid& grid,
+                          LanguageModel& model,
+                          const char* op = "retrofit");
 
 // What heads do on some batches: [L, H], fp32.
 struct HeadMeasurements {

@@ -1,5 +1,6 @@
 // evenkeel eval --tokens --logits: what a model computes, for anyone to compare.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cmath>
 #include <filesystem>
@@ -117,6 +118,55 @@ TEST_F(EvalLogits, WantTokens) {
     const Outcome outcome = run_evenkeel("eval " + kFixtures + "llama --logits " + out_);
     EXPECT_EQ(outcome.status, 2) << outcome.output;
     EXPECT_NE(outcome.output.find("--tokens"), std::string::npos) << outcome.output;
+}
+
+// What --logits names and must not be taken away, refused before anything is computed.
+TEST_F(EvalLogits, ReplaceNothingButAFileThatIsNobodyElses) {
+    namespace fs = std::filesystem;
+    const std::string folder = directory_.file("folder"), tokens = directory_.file("t.safetensors");
+    fs::copy(kFixtures + "llama", folder, fs::copy_options::recursive);
+    fs::copy_file(kFixtures + "llama.safetensors", tokens);
+    const auto refused = [&](const std::string& logits, const std::string& words, int status) {
+        const Outcome outcome =
+            run_evenkeel("eval " + folder + " --tokens " + tokens + " --logits " + logits);
+        EXPECT_EQ(outcome.status, status) << outcome.output;
+        EXPECT_NE(outcome.output.find(logits + words), std::string::npos) << outcome.output;
+    };
+    const std::string pipe = directory_.file("pipe");
+    ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+    refused(pipe, ": got a directory, a device or a pipe, want a file", 1);
+    EXPECT_TRUE(fs::is_fifo(pipe));
+    refused(directory_.path(), ": got a directory, a device or a pipe, want a file", 1);
+    const auto size = fs::file_size(tokens);
+    refused(tokens, ", the file of --tokens", 2);
+    refused(folder + "/../t.safetensors", ", the file of --tokens", 2);
+    EXPECT_EQ(fs::file_size(tokens), size);
+    refused(folder + "/model.safetensors", ", among the files of the model", 2);
+}
+
+TEST_F(EvalLogits, OfWeightsThatAreNotFiniteAreRefused) {
+    const std::string folder = directory_.file("folder"), file = folder + "/model.safetensors";
+    std::filesystem::copy(kFixtures + "llama", folder, std::filesystem::copy_options::recursive);
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    SafetensorsMetadata metadata;
+    {
+        const SafetensorsReader reader(file);
+        metadata = reader.metadata();
+        for (const TensorInfo& info : reader.tensors()) {
+            tensors.emplace_back(info.name, reader.read(info.name));
+        }
+    }
+    ASSERT_EQ(tensors.front().second.dtype(), DType::kFloat32);
+    tensors.front().second.data<float>()[1] = NAN;
+    write_safetensors(file, tensors, metadata);
+    for (const std::string& end : {std::string(), " --logits " + out_}) {
+        const Outcome outcome =
+            run_evenkeel("eval " + folder + " --tokens " + kFixtures + "llama.safetensors" + end);
+        EXPECT_EQ(outcome.status, 1) << outcome.output;
+        EXPECT_NE(outcome.output.find("holds a NaN or an infinity"), std::string::npos)
+            << outcome.output;
+    }
+    EXPECT_FALSE(std::filesystem::exists(out_));
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ TEST(RetrofitConfig, RefusesWhatHasANormOrSomethingInItsPlace) {
     ModelConfig config = plain_model();
     config.attention.qk_norm.kind = QkNormKind::kLayerNorm;
     config.qk_norm_layers = "0";
-    expect(config, "kind is layer_norm, scope head, in layers 0;");
+    expect(config, "kind is layer_norm, scope head, in layer 0;");
     config = plain_model();
     config.attention.qk_norm.kind = QkNormKind::kRms;
     config.attention.qk_norm.scope = QkNormConfig::Scope::kFullWidth;
