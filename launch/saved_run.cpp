@@ -160,7 +160,12 @@ std::vector<fs::path> model_files(const std::string& folder, const char* op) {
     constexpr std::uint64_t kMaxBytes = 256 << 20;
     std::vector<fs::path> files;
     for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
-        if (!entry.is_regular_file() || !is_kept(entry.path().filename().string())) continue;
+        if (!is_kept(entry.path().filename().string())) continue;
+        std::error_code error;
+        const fs::file_status status = entry.status(error);
+        EVENKEEL_CHECK_CODE(!error || status.type() == fs::file_type::not_found, ErrorCode::kIo, op,
+                            entry.path().string(), ": cannot look at it: ", error.message());
+        if (!fs::is_regular_file(status)) continue;
         check_link(entry, fs::canonical(folder), op);
         EVENKEEL_CHECK_CODE(entry.file_size() <= kMaxBytes, ErrorCode::kIo, op,
                             entry.path().string(), ": got ", entry.file_size(),

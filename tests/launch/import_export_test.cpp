@@ -108,6 +108,17 @@ TEST_F(ImportExportTest, FilesBehindLinksAreKeptOfTheFolderAndItsCacheOnly) {
     EXPECT_FALSE(fs::exists(refused));
 }
 
+TEST_F(ImportExportTest, ALinkThatLeadsToItselfIsNamed) {
+    fs::create_symlink("LICENSE", folder() + "/LICENSE");
+    const std::string out = files_.file("out");
+    const Outcome outcome = run_evenkeel("import " + folder() + " " + out);
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_NE(outcome.output.find("/LICENSE: cannot look at it: "), std::string::npos)
+        << outcome.output;
+    EXPECT_FALSE(fs::exists(out));
+    fs::remove(folder() + "/LICENSE");
+}
+
 TEST_F(ImportExportTest, ARunThatStartedFromAnImportKeepsItsFiles) {
     const std::string imported = files_.file("imported"), out = files_.file("out");
     std::ofstream(folder() + "/tokenizer.json") << "{\"a\": 1}";
