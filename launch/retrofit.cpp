@@ -66,8 +66,12 @@ Plan plan_of(const RetrofitCommand& command) {
                 command.bound.value_or(0.0),
                 " with --gains ones, which have the bound sqrt(head_dim) and no other");
     plan.options.gain_bound = plan.fit.bound = command.bound.value_or(0.0);
-    check_usage(command.tokens > 0, "--tokens: got ", command.tokens, ", want 1 or more");
+    check_usage(command.tokens > 0 && command.tokens <= kMostTokens, "--tokens: got ",
+                command.tokens, ", want 1 to ", kMostTokens);
     for (const std::string& assignment : command.overrides) {
+        check_usage(!sets(assignment, "trainer.run_dir") && !sets(assignment, "trainer.init_from"),
+                    "--set ", assignment, ": each of the two configurations has its own; want ",
+                    "another --out, or that with evenkeel train --config OUT/config.json");
         if (!assignment.starts_with(kNormPrefix)) {
             plan.overrides.push_back(assignment);
             continue;
@@ -92,8 +96,9 @@ void check_bound(const Plan& plan, std::int64_t seq_len) {
     if (plan.options.gain_bound == 0.0) return;
     const double least = std::log(static_cast<double>(std::max<std::int64_t>(seq_len - 1, 2))) / 2;
     check_usage(plan.options.gain_bound >= least, "--bound: got ", plan.options.gain_bound,
-                ", want ", format("%.2f", least), " or more: with logits so near together none of ",
-                seq_len, " keys could have half of a query's attention");
+                ", want ", format("%.2f", std::ceil(100.0 * least) / 100.0),
+                " or more: with logits so near together none of ", seq_len,
+                " keys could have half of a query's attention");
 }
 
 // The model as it is measured: in fp32 on the CPU, all ranks sharing its layers.
@@ -107,7 +112,16 @@ RunConfig measured_config(const SavedRun& run, const Plan& plan, int world_size)
         [](const std::string& text) { return text.starts_with("parallel.tensor_parallel="); });
     if (!chosen) config.parallel.tensor_parallel = world_size;
     config.parallel.data_parallel = 1;
-    config.model.validate(config.parallel.tensor_parallel);
+    try {
+        config.model.validate(config.parallel.tensor_parallel);
+    } catch (const Error& error) {
+        if (chosen || world_size == 1) throw;
+        throw_error(ErrorCode::kConfig, kOp,
+                    concat(world_size,
+                           " ranks cannot share the layers of this model; want another "
+                           "number after -np: ",
+                           error.what()));
+    }
     check_usage(config.parallel.tensor_parallel == world_size, "parallel.tensor_parallel: got ",
                 config.parallel.tensor_parallel, " with ", world_size,
                 " ranks, want as many: a retrofit shares layers, not data");
@@ -341,11 +355,21 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     // Whether OUT can be written is found before anything that takes long.
     if (world.rank() == 0) StagedDirectory probe(plan.out);
     DataConfig text = measured.data;
-    if (!command.data.empty()) text.path = command.data;
+    if (!command.data.empty()) {
+        // What else the run says of its data is of that.
+        if (!text.path.empty()) text.validation_path = text.weights = "";
+        text.path = command.data;
+    }
     const RetrofitData data =
         load_retrofit_data(text, measured.model.vocab_size, reads_bytes(run),
                            measured.trainer.seq_len, measured.model.max_seq_len, command.tokens);
     check_bound(plan, data.seq_len);
+    RunConfig original = original_config(run, plan);
+    Continuation continuation =
+        continuation_of(original, with_norm(original.model, plan.options),
+                        {run.checkpoint, plan.out, data.is_trainable ? command.data : "",
+                         plan.overrides, world.size()});
+    check_continuation(continuation, findings);
 
     ParallelConfig parallel = measured.parallel;
     parallel.virtual_shards = shards_of(measured.model, parallel.tensor_parallel);
@@ -391,10 +415,6 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     if (before.is_main_rank()) staged = std::make_unique<StagedDirectory>(plan.out);
     const std::string directory = staged ? staged->path() : plan.out;
     world.barrier();
-    RunConfig original = original_config(run, plan);
-    Continuation continuation = continuation_of(
-        original, with_norm(original.model, plan.options),
-        {run.checkpoint, plan.out, data.is_text ? command.data : "", plan.overrides, world.size()});
     {
         ModelConfig in_fp32 = continuation.retrofitted.model;
         in_fp32.type = ComputeType::kFp32;
@@ -416,7 +436,7 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     findings.calibration_sequences = data.calibration_sequences;
     findings.held_out_sequences = data.held_out_sequences;
     add_advice(findings);
-    add_commands(continuation.retrofitted, reads_bytes(run), findings);
+    add_commands(continuation.retrofitted, {command.data, reads_bytes(run)}, findings);
     if (before.is_main_rank()) {
         const std::string files = hugging_face_files(run);
         if (!files.empty()) {

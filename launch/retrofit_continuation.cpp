@@ -16,6 +16,19 @@ std::string absolute(const std::string& path) {
     return path.empty() ? path : fs::absolute(path).lexically_normal().string();
 }
 
+// Files of tokens have commas between them.
+std::string absolute_files(const std::vector<std::string>& files) {
+    std::string text;
+    for (const std::string& file : files) text += (text.empty() ? "" : ",") + absolute(file);
+    return text;
+}
+
+std::string absolute_data(const std::string& path) {
+    DataConfig data;
+    data.path = path;
+    return data.has_tokens() ? absolute_files(data.paths()) : absolute(path);
+}
+
 bool is_set(const ContinuationPlan& plan, const std::string& key) {
     return std::any_of(
         plan.overrides.begin(), plan.overrides.end(),
@@ -32,7 +45,7 @@ Continuation continuation_of(const RunConfig& original,
     trainer.resume = false;
     trainer.stop_at_step = 0;
     trainer.seq_len = std::min(trainer.seq_len, retrofitted.max_seq_len);
-    if (!plan.data.empty()) common.data.path = plan.data;
+    if (common.data.path.empty()) common.data.path = plan.data;
     if (plan.ranks > 1) {
         common.parallel.tensor_parallel = plan.ranks;
         common.parallel.data_parallel = std::min<std::int64_t>(common.parallel.data_parallel, 1);
@@ -48,7 +61,9 @@ Continuation continuation_of(const RunConfig& original,
         trainer.eval_interval =
             trainer.eval_interval == 0 ? most : std::min(trainer.eval_interval, most);
     }
-    common.data.path = absolute(common.data.path);
+    common.data.path = absolute_data(common.data.path);
+    common.data.validation_path = absolute_files(common.data.validation_paths());
+    if (common.data.tokenizer != "bytes") common.data.tokenizer = absolute(common.data.tokenizer);
     Continuation result{common, common};
     result.control.trainer.init_from = absolute(plan.from);
     result.control.trainer.run_dir = absolute(plan.out + "/control");
@@ -59,18 +74,39 @@ Continuation continuation_of(const RunConfig& original,
     return result;
 }
 
-void add_commands(const RunConfig& retrofitted, bool reads_bytes, RetrofitFindings& findings) {
-    if (!reads_bytes) {
-        findings.notes.push_back(concat(
-            "evenkeel train reads bytes, which are not this model's tokens: ", findings.out,
-            " can be evaluated and exported (evenkeel export --remote-code), not trained here"));
-        return;
+void check_continuation(const Continuation& continuation, RetrofitFindings& findings) {
+    for (RunConfig config : {continuation.retrofitted, continuation.control}) {
+        // Any tokens do: whoever trains names them.
+        if (config.data.path.empty()) config.data.path = "tokens.bin";
+        config.validate(static_cast<int>(config.parallel.tensor_parallel *
+                                         std::max<std::int64_t>(config.parallel.data_parallel, 1)));
     }
-    std::string text;
-    if (retrofitted.data.path.empty()) {
-        text = " --set data.path=TEXT";
+    const std::int64_t anneal = continuation.retrofitted.model.attention.qk_norm.anneal_steps;
+    const std::int64_t steps = continuation.retrofitted.trainer.steps;
+    if (anneal > steps) {
         findings.notes.push_back(
-            "to train on, both configurations want a text, which no run has named: data.path");
+            concat("the run ends before the norm has come in: --anneal ", anneal,
+                   ", trainer.steps ", steps, ", lambda ",
+                   format("%.3g", static_cast<double>(steps) / static_cast<double>(anneal)),
+                   " at its end; want fewer steps of --anneal or a longer run"));
+    }
+}
+
+void add_commands(const RunConfig& retrofitted, const DataSeen& seen, RetrofitFindings& findings) {
+    const std::string path = retrofitted.data.path;
+    std::string text;
+    if (path.empty() || (!seen.reads_bytes && !retrofitted.data.has_tokens())) {
+        text = seen.reads_bytes ? " --set data.path=TEXT" : " --set data.path=FILE.bin";
+        findings.notes.push_back(
+            seen.reads_bytes
+                ? "to train on, both configurations want a text, which no run has named: data.path"
+                : "to train on, both configurations want a .bin file of tokens that the model's "
+                  "own tokenizer has made, which no run has named: data.path (docs/data.md)");
+    } else if (!seen.path.empty()) {
+        const bool is_same = absolute_data(seen.path) == path;
+        findings.notes.push_back(concat(
+            "both configurations train on ", path,
+            is_same ? "" : ", the run's own; --data is what gains were made from and judged by"));
     }
     const std::int64_t ranks = retrofitted.parallel.tensor_parallel *
                                std::max<std::int64_t>(retrofitted.parallel.data_parallel, 1);

@@ -11,7 +11,8 @@ namespace evenkeel {
 namespace {
 
 constexpr const char* kOp = "retrofit";
-constexpr std::int64_t kBatch = 4;  // sequences of a forward pass
+constexpr std::int64_t kBatch = 4;        // sequences of a forward pass
+constexpr std::int64_t kLeastLength = 2;  // of one key attention has no choice, whatever the norm
 
 using MakeBatch = std::function<Batch(const std::vector<std::int64_t>&)>;
 
@@ -66,6 +67,14 @@ MakeBatch rows_of(const Tensor& tokens) {
     };
 }
 
+std::int64_t length_of(std::int64_t seq_len, std::int64_t max_seq_len) {
+    const std::int64_t length = std::min(seq_len, max_seq_len);
+    EVENKEEL_CHECK_CODE(length >= kLeastLength, ErrorCode::kConfig, kOp, "trainer.seq_len: got ",
+                        length, ", want ", kLeastLength,
+                        " or more: a row that sees one key alone says nothing of gains");
+    return length;
+}
+
 }  // namespace
 
 RetrofitData load_retrofit_data(const DataConfig& text,
@@ -79,18 +88,18 @@ RetrofitData load_retrofit_data(const DataConfig& text,
                         "--data: got none, and the model's run names no text; want one, or a "
                         ".safetensors file with a tensor `tokens` [N, T]");
     if (text.path.ends_with(".safetensors")) {
-        data.is_text = false;
+        data.is_trainable = false;
         const Tensor rows = read_token_file(text.path, vocab_size);
         data.seq_len = rows.size(1) - 1;
-        EVENKEEL_CHECK_CODE(data.seq_len >= 1 && data.seq_len <= max_seq_len, ErrorCode::kConfig,
-                            kOp, "--data: got rows of ", rows.size(1), " tokens in ", text.path,
-                            ", want 2 to ", max_seq_len + 1, " (model.max_seq_len + 1)");
+        EVENKEEL_CHECK_CODE(data.seq_len >= kLeastLength && data.seq_len <= max_seq_len,
+                            ErrorCode::kConfig, kOp, "--data: got rows of ", rows.size(1),
+                            " tokens in ", text.path, ", want ", kLeastLength + 1, " to ",
+                            max_seq_len + 1, " (model.max_seq_len + 1)");
         choose(rows.size(0), tokens, text.path, rows_of(rows), data);
         return data;
     }
     if (text.has_tokens()) {
-        data.is_text = false;
-        data.seq_len = std::min(seq_len, max_seq_len);
+        data.seq_len = length_of(seq_len, max_seq_len);
         DataConfig stream = text;
         stream.packing = DataConfig::Packing::kStream;
         const auto tokens_of = open_dataset(stream, data.seq_len, vocab_size);
@@ -106,9 +115,9 @@ RetrofitData load_retrofit_data(const DataConfig& text,
                         "--data: got a text, whose bytes are its tokens, for a model with a "
                         "vocabulary of ",
                         vocab_size,
-                        "; want a .safetensors file with a tensor `tokens` [N, T] of ids that the "
-                        "model's own tokenizer has made");
-    data.seq_len = std::min(seq_len, max_seq_len);
+                        "; want tokens that the model's own tokenizer has made: a .bin file, or a "
+                        ".safetensors file with a tensor `tokens` [N, T]");
+    data.seq_len = length_of(seq_len, max_seq_len);
     const ByteDataset bytes(text, data.seq_len);
     choose(
         bytes.validation_sequences(), tokens, text.path,

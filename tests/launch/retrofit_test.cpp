@@ -297,10 +297,15 @@ TEST_F(RetrofitCommandTest, RefusesWithAReason) {
     expect_refused("--anneal 0", "--anneal: got 0, want 1 or more steps");
     expect_refused("--gains ones --bound 20", "--bound: got 20 with --gains ones");
     expect_refused("--bound 0.5", "want 1.72 or more");
+    expect_refused("--bound 1.715", "got 1.715, want 1.72 or more");
     expect_refused("--bound -1", "--bound: got -1");
     expect_refused("--gains median", "want one of mean_rms");
     expect_refused("--layers 2", "want layers from 0 to 1");
     expect_refused("--tokens 100000", "too little: got ");
+    expect_refused("--tokens 9223372036854775807", "--tokens: got 9223372036854775807, want 1 to");
+    expect_refused("--set trainer.seq_len=1", "trainer.seq_len: got 1, want 2 or more");
+    expect_refused("--set trainer.steps=0", "trainer.steps: got 0");
+    expect_refused("--set trainer.run_dir=/x", "each of the two configurations has its own");
     expect_refused("--set model.attention.qk_norm.kind=l2", "eps, gain_pull");
     expect_refused("--data /nowhere.txt", "/nowhere.txt");
     expect_refused("", "no such directory", "/nowhere", 1);
@@ -329,6 +334,12 @@ TEST_F(RetrofitCommandTest, RefusesModelsThatHaveANormAndWeightsThatAreNotFinite
     write_safetensors(file, tensors, metadata);
     write_manifest(copy + "/checkpoints/step_00000030", {});
     expect_refused("", "layers.1.attention.wq holds a NaN or an infinity", copy, 1);
+    for (const std::string command : {"eval ", "sample --tokens 2 "}) {
+        const Outcome outcome = run_evenkeel(command + copy);
+        EXPECT_EQ(outcome.status, 1) << outcome.output;
+        EXPECT_NE(outcome.output.find("layers.1.attention.wq holds a NaN"), std::string::npos)
+            << outcome.output;
+    }
 }
 
 TEST_F(RetrofitCommandTest, TakesTokensFromAFile) {
