@@ -231,6 +231,8 @@ void add_report(CLI::App& program, ReportCommand& command, Choice& choice) {
         ->type_name("OTHER");
     app.add_option("--output", command.output, "Where to write; default RUN/report.html")
         ->type_name("FILE");
+    app.add_flag("--json", command.json,
+                 "Print JSON: with --compare also the step of the recovery");
     app.footer(
         "Examples:\n"
         "  evenkeel report runs/quickstart\n"

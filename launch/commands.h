@@ -107,6 +107,7 @@ struct ReportCommand {
     std::string run;
     std::string compare;  // another run whose loss curve is held against this one; "": none
     std::string output;   // "": RUN/report.html
+    bool json = false;
 };
 void run_report(const ReportCommand& command);
 

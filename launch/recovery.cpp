@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "launch/saved_run.h"
 
@@ -17,19 +18,38 @@ std::map<double, double> by_step(const std::vector<Point>& losses) {
 }
 
 std::string verdict(const Recovery& recovery) {
-    const std::vector<Point>& excess = recovery.excess;
+    std::vector<Point> excess = recovery.excess;
+    std::erase_if(excess, [&](const Point& p) { return p.x < recovery.counted_from; });
+    const bool all_count = excess.size() == recovery.excess.size();
+    const std::string counted =
+        all_count ? ""
+                  : concat(", counted from step ", recovery.counted_from, ", where the norm is in");
+    if (std::isinf(recovery.counted_from)) {
+        return concat("the norm has not come in within ", recovery.excess.back().x, " steps");
+    }
     if (excess.size() < kRecoveredInRow) {
-        return concat("too few evaluations (", excess.size(), ") to say whether it has recovered");
+        return concat("too few evaluations (", excess.size(), counted,
+                      ") to say whether it has recovered");
     }
     const auto is_better = [](const Point& p) { return p.y <= 0.0; };
-    if (std::all_of(excess.begin(), excess.end(), is_better)) {
+    if (all_count && std::all_of(excess.begin(), excess.end(), is_better)) {
         return concat("at no evaluation worse, from the first at step ", excess.front().x, " on");
     }
-    if (recovery.step == static_cast<std::int64_t>(excess.front().x)) {
+    if (all_count && recovery.step == static_cast<std::int64_t>(excess.front().x)) {
         return concat("recovered by the first evaluation, at step ", recovery.step);
     }
-    if (recovery.step >= 0) return concat("recovered at step ", recovery.step);
-    return concat("not recovered within ", excess.back().x, " steps");
+    if (recovery.step >= 0) return concat("recovered at step ", recovery.step, counted);
+    return concat("not recovered within ", excess.back().x, " steps", counted);
+}
+
+// 0 for a run that has no such number.
+double step_with_the_norm_in(const std::vector<MetricRecord>& records) {
+    const std::vector<Point> lambda =
+        scalar_points(records, "qk_norm_lambda", std::max<std::size_t>(records.size(), 1));
+    if (lambda.empty()) return 0.0;
+    const auto in =
+        std::find_if(lambda.begin(), lambda.end(), [](const Point& p) { return p.y >= 1.0; });
+    return in == lambda.end() ? std::numeric_limits<double>::infinity() : in->x;
 }
 
 }  // namespace
@@ -47,8 +67,11 @@ double Recovery::last() const {
     return excess.empty() ? std::numeric_limits<double>::quiet_NaN() : excess.back().y;
 }
 
-Recovery recovery_of(const std::vector<Point>& run, const std::vector<Point>& control) {
+Recovery recovery_of(const std::vector<Point>& run,
+                     const std::vector<Point>& control,
+                     double counted_from) {
     Recovery recovery;
+    recovery.counted_from = counted_from;
     const std::map<double, double> losses = by_step(control);
     for (const auto& [step, loss] : by_step(run)) {
         const auto other = losses.find(step);
@@ -56,6 +79,7 @@ Recovery recovery_of(const std::vector<Point>& run, const std::vector<Point>& co
     }
     std::size_t in_row = 0;
     for (std::size_t i = 0; i < recovery.excess.size() && recovery.step < 0; ++i) {
+        if (recovery.excess[i].x < counted_from) continue;
         in_row = recovery.excess[i].y <= kRecovered ? in_row + 1 : 0;
         if (in_row < kRecoveredInRow) continue;
         recovery.step = static_cast<std::int64_t>(recovery.excess[i + 1 - kRecoveredInRow].x);
@@ -72,7 +96,24 @@ Recovery recovery_of(const std::vector<MetricRecord>& run,
     const auto losses = [](const std::vector<MetricRecord>& records) {
         return scalar_points(records, "validation_loss", std::max<std::size_t>(records.size(), 1));
     };
-    return recovery_of(losses(run), losses(control));
+    return recovery_of(losses(run), losses(control), step_with_the_norm_in(run));
+}
+
+nlohmann::ordered_json to_json(const Recovery& recovery) {
+    using Json = nlohmann::ordered_json;
+    // JSON has neither NaN nor infinity.
+    const auto number = [](double value) { return std::isfinite(value) ? Json(value) : Json(); };
+    Json excess = Json::array();
+    for (const Point& p : recovery.excess)
+        excess.push_back({{"step", p.x}, {"excess", number(p.y)}});
+    return {{"recovery_step", recovery.step < 0 ? Json() : Json(recovery.step)},
+            {"counted_from", number(recovery.counted_from)},
+            {"allowed_excess", kRecovered},
+            {"evaluations_in_a_row", kRecoveredInRow},
+            {"largest_excess", number(recovery.largest())},
+            {"last_excess", number(recovery.last())},
+            {"area", number(recovery.area)},
+            {"evaluations", excess}};
 }
 
 std::string summary_of(const Recovery& recovery, const std::string& control) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -16,8 +17,10 @@ inline constexpr std::size_t kRecoveredInRow = 3;  // evaluations
 
 struct Recovery {
     std::vector<Point> excess;  // run less control, at the steps at which both were evaluated
-    // The first of the first kRecoveredInRow evaluations in a row with an excess of kRecovered at most; -1: there are
-    // none yet.
+    // From this step on evaluations count: before it the run has hardly been changed. Infinity: it never is.
+    double counted_from = 0.0;
+    // The first of the first kRecoveredInRow evaluations in a row, of those that count, with an excess of kRecovered
+    // at most; -1: there are none yet.
     std::int64_t step = -1;
     double area =
         0.0;  // under the excess, by trapezoids from the first evaluation to the last, nats x steps
@@ -26,10 +29,13 @@ struct Recovery {
 };
 
 // Losses over steps, ascending. Of two at one step the last counts.
-Recovery recovery_of(const std::vector<Point>& run, const std::vector<Point>& control);
-// Of the validation losses.
+Recovery recovery_of(const std::vector<Point>& run,
+                     const std::vector<Point>& control,
+                     double counted_from = 0.0);
+// Of the validation losses; where a norm comes in by and by, counted from the first step at which it is there.
 Recovery recovery_of(const std::vector<MetricRecord>& run,
                      const std::vector<MetricRecord>& control);
+nlohmann::ordered_json to_json(const Recovery& recovery);
 
 // "validation loss less that of CONTROL: ..", one line or, with the excess at each evaluation, several; "" where
 // the runs have no evaluation in common.

@@ -170,17 +170,24 @@ std::vector<Fact> facts_of(const RunData& run) {
     if (!run.summary.is_object()) return facts;
     const auto number = [&](const char* key) { return summary_number(run, key); };
     const bool of_tokens = run.config.data.has_tokens();
-    facts.push_back({format("%.4f", number("validation_loss")),
-                     of_tokens ? "validation loss, nats/token" : "validation loss, nats/byte"});
+    // Those that a run that ended early has not measured are left out.
+    const auto add = [&](const char* key, const char* pattern, const std::string& title) {
+        const double value = number(key);
+        if (std::isfinite(value)) facts.push_back({format(pattern, value), title});
+    };
+    add("validation_loss", "%.4f",
+        of_tokens ? "validation loss, nats/token" : "validation loss, nats/byte");
     if (!of_tokens) {
-        facts.push_back({format("%.4f", number("bigram_entropy")), "bigram entropy, nats/byte"});
-        facts.push_back({format("%.4f", number("unigram_entropy")), "unigram entropy, nats/byte"});
+        add("bigram_entropy", "%.4f", "bigram entropy, nats/byte");
+        add("unigram_entropy", "%.4f", "unigram entropy, nats/byte");
     }
     if (const auto score = scalar_points(run.records, "loss_spike_score"); !score.empty()) {
         facts.push_back({format("%.2g %%", score.back().y), "loss spike score"});
     }
     facts.push_back({grouped(std::llround(number("parameters"))), "parameters"});
-    facts.push_back({grouped(std::llround(number("tokens_per_second"))), "tokens/s, median"});
+    if (const double speed = number("tokens_per_second"); std::isfinite(speed)) {
+        facts.push_back({grouped(std::llround(speed)), "tokens/s, median"});
+    }
     facts.push_back(
         {concat(number("ranks"), " × ", number("threads_per_rank")), "ranks × threads"});
     return facts;
@@ -261,6 +268,8 @@ std::string write_report(const ReportCommand& command) {
 
 void run_report(const ReportCommand& command) {
     check_trained(command.run);
+    nlohmann::ordered_json json;
+    std::string text;
     if (!command.compare.empty()) {
         check_trained(command.compare);
         const std::vector<MetricRecord> run = read_metrics(command.run + "/metrics.jsonl");
@@ -268,14 +277,27 @@ void run_report(const ReportCommand& command) {
         const CurveDifference difference = compare_losses(run, other);
         EVENKEEL_CHECK_CODE(difference.steps > 0, ErrorCode::kIo, "report", command.run, " and ",
                             command.compare, ": have no step in common");
-        std::cout << "loss of " << command.run << " against " << command.compare
-                  << "\nlargest relative difference over " << difference.steps
-                  << " steps: " << format("%.2g", difference.largest) << " (at step "
-                  << difference.worst_step << ")\n"
-                  << text_of(recovery_of(run, other), command.compare);
+        const Recovery recovery = recovery_of(run, other);
+        text = concat("loss of ", command.run, " against ", command.compare,
+                      "\nlargest relative difference over ", difference.steps,
+                      " steps: ", format("%.2g", difference.largest), " (at step ",
+                      difference.worst_step, ")\n", text_of(recovery, command.compare));
+        json = {{"run", command.run},
+                {"compare", command.compare},
+                {"steps", difference.steps},
+                {"largest_relative_difference", difference.largest},
+                {"at_step", difference.worst_step}};
+        json.update(to_json(recovery));
     }
-    const std::string page = write_report(command);
-    std::cout << "report  " << fs::absolute(page).lexically_normal().string() << "\n";
+    if (!command.json) std::cout << text;
+    const std::string page = fs::absolute(write_report(command)).lexically_normal().string();
+    if (!command.json) {
+        std::cout << "report  " << page << "\n";
+        return;
+    }
+    json["run"] = command.run;
+    json["report"] = page;
+    std::cout << json.dump(2) << "\n";
 }
 
 }  // namespace evenkeel

@@ -155,18 +155,22 @@ Figure map_figure(const std::vector<MetricRecord>& records, const TableLook& loo
     return figure;
 }
 
+// Two rules may have one name: gains of q and of k drift each by themselves.
+using AlarmKey = std::pair<std::string, std::string>;
+AlarmKey key_of(const AlarmEvent& event) { return {event.alarm, event.metric}; }
+
 std::string place_text(std::int64_t step) { return concat("step ", step, ": "); }
 
 }  // namespace
 
 std::vector<Notice> alarm_notices(const std::vector<MetricRecord>& records) {
     std::vector<Notice> notices;
-    std::map<std::string, std::size_t> open;  // by alarm, which notice
+    std::map<AlarmKey, std::size_t> open;  // which notice
     for (const MetricRecord& record : records) {
         for (const AlarmEvent& event : record.alarms) {
-            const auto found = open.find(event.alarm);
+            const auto found = open.find(key_of(event));
             if (event.raised) {
-                open[event.alarm] = notices.size();
+                open[key_of(event)] = notices.size();
                 notices.push_back({place_text(record.step) + event.text, true});
             } else if (found != open.end()) {
                 notices[found->second].text += concat("; over at step ", record.step);
@@ -181,15 +185,15 @@ std::vector<Notice> alarm_notices(const std::vector<MetricRecord>& records) {
 std::vector<PlotMark> alarm_marks(const std::vector<MetricRecord>& records,
                                   const std::vector<std::string>& metrics) {
     std::vector<PlotMark> marks;
-    std::map<std::string, std::size_t> open;
+    std::map<AlarmKey, std::size_t> open;  // which mark
     for (const MetricRecord& record : records) {
         for (const AlarmEvent& event : record.alarms) {
             const bool wanted = metrics.empty() || std::find(metrics.begin(), metrics.end(),
                                                              event.metric) != metrics.end();
             if (!wanted) continue;
-            const auto found = open.find(event.alarm);
+            const auto found = open.find(key_of(event));
             if (event.raised) {
-                open[event.alarm] = marks.size();
+                open[key_of(event)] = marks.size();
                 marks.push_back({static_cast<double>(event.since),
                                  static_cast<double>(records.back().step), event.text, event.row,
                                  event.column});

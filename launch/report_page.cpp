@@ -58,7 +58,8 @@ table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabula
 th, td { text-align: right; padding: 3px 12px 3px 0; white-space: nowrap; }
 th { color: var(--soft); font-weight: normal; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; }
-th.words, td.words { text-align: left; white-space: normal; overflow-wrap: anywhere; }
+th.words, td.words { text-align: left; white-space: normal; }
+td.words:last-child { min-width: 11em; }
 .settings { columns: 3 300px; column-gap: 28px; font-size: 13px; padding: 12px 14px; }
 .settings div { display: flex; justify-content: space-between; gap: 12px; padding: 2px 0;
                 border-bottom: 1px solid var(--line); break-inside: avoid; }

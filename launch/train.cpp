@@ -105,14 +105,26 @@ void print_outcome(const RunConfig& config,
     log_info(text);
 }
 
-// What report, and people, want to know of a finished run beyond its metrics.
+constexpr const char* kEndedBy = "ended_by";  // in the summary of a run with steps left
+
+// Whether a run has left the summary of one that came to its end.
+bool has_ended(const std::string& run) {
+    const std::string path = run + "/summary.json";
+    if (!std::filesystem::exists(path)) return false;
+    const auto summary = nlohmann::json::parse(read_file(path), nullptr, false);
+    return summary.is_object() && !summary.contains(kEndedBy);
+}
+
+// What report, and people, want to know of a run beyond its metrics. ended_by: what ended it before its last step.
 void write_summary(const RunConfig& config,
                    const ProcessGrid& grid,
                    const TrainResult& result,
                    const Dataset& data,
                    const Entropies& entropies,
-                   const std::string& sample) {
+                   const std::string& sample,
+                   const std::string& ended_by = "") {
     nlohmann::ordered_json summary;
+    if (!ended_by.empty()) summary[kEndedBy] = ended_by;
     summary["steps"] = config.trainer.steps;
     summary["parameters"] = parameter_count(config.model);
     summary["ranks"] = grid.world().size();
@@ -143,6 +155,28 @@ void write_run_report(const std::string& run) {
     log_info("report      " + std::filesystem::absolute(write_report({run, "", ""})).string());
 }
 
+// For a run that ends with steps left to do, all ranks at one step. Whatever ended it is what the caller has to say.
+void leave_report(const RunConfig& config,
+                  const ProcessGrid& grid,
+                  TrainResult result,
+                  const Dataset& data,
+                  const std::string& ended_by) {
+    for (double TrainResult::*number :
+         {&TrainResult::validation_loss, &TrainResult::tokens_per_second}) {
+        if (result.*number == 0.0) result.*number = std::nan("");  // not measured
+    }
+    if (grid.world().rank() == 0) {
+        try {
+            write_summary(config, grid, result, data, entropies_of(data), "", ended_by);
+            write_run_report(config.trainer.run_dir);
+        } catch (const std::exception& error) {
+            log_warning(concat("no report: ", error.what()));
+        }
+    }
+    // A rank that left would have this one stopped at its work.
+    grid.world().barrier();
+}
+
 int train_model(RunConfig& config,
                 const std::optional<std::int64_t>& rewind,
                 const ProcessGrid& grid,
@@ -165,10 +199,22 @@ int train_model(RunConfig& config,
     const auto after_step = [&](std::int64_t steps) {
         if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());
     };
-    const TrainResult result =
-        train(model, data, config.trainer, config.schedule, config.optimizer, to_json(config),
-              after_step, alarm_rules(config.alarms, config.model), control);
+    const auto run = [&] {
+        try {
+            return train(model, data, config.trainer, config.schedule, config.optimizer,
+                         to_json(config), after_step, alarm_rules(config.alarms, config.model),
+                         control);
+        } catch (const AlarmError& error) {
+            leave_report(config, grid, {}, data, error.what());
+            throw;
+        } catch (const NonFiniteStep& error) {
+            leave_report(config, grid, {}, data, error.what());
+            throw;
+        }
+    };
+    const TrainResult result = run();
     if (result.stopped.asks_to_end()) {
+        if (result.steps > 0) leave_report(config, grid, result, data, result.stopped.name());
         log_info(how_to_go_on(result, config.trainer));
         return kExitStopped;
     }
@@ -179,12 +225,13 @@ int train_model(RunConfig& config,
     log_info("checkpoint  " + result.checkpoint);
     const std::int64_t stop = config.trainer.stop_at_step;
     if (stop > 0 && stop < config.trainer.steps) {
+        if (result.steps > 0) leave_report(config, grid, result, data, "trainer.stop_at_step");
         log_info(concat("stopped at step ", stop, " of ", config.trainer.steps,
                         "; go on with --set trainer.resume=true --set trainer.stop_at_step=0"));
         return 0;
     }
 
-    if (result.steps == 0 && std::filesystem::exists(config.trainer.run_dir + "/summary.json")) {
+    if (result.steps == 0 && has_ended(config.trainer.run_dir)) {
         log_info("the run had reached its last step; nothing was left to train");
         return 0;
     }

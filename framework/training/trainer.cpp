@@ -61,7 +61,7 @@ class TrainingRun {
     void check_replicas();
     TrainResult take_steps(const std::string& config_json,
                            const std::function<void(std::int64_t)>& after_step);
-    [[noreturn]] void fail(ErrorCode code, const std::string& what);
+    void say_and_finish_checkpoint(const std::string& what);
     void start_checkpoint();
     std::string finish_checkpoint();
 
@@ -147,22 +147,22 @@ bool TrainingRun::make_up_evaluation(std::int64_t end_step, TrainResult& result)
 void TrainingRun::check_replicas() {
     const std::string drift = model_.replica_drift();
     if (drift.empty()) return;
-    fail(ErrorCode::kInternal,
-         concat("step ", state_.step, ": ", drift,
-                "; no checkpoint is written (trainer.resume goes on from an earlier one, "
-                "trainer.replica_check_interval=0 leaves the comparison out)"));
+    const std::string message =
+        concat("step ", state_.step, ": ", drift,
+               "; no checkpoint is written (trainer.resume goes on from an earlier one, "
+               "trainer.replica_check_interval=0 leaves the comparison out)");
+    say_and_finish_checkpoint(message);
+    throw_error(ErrorCode::kInternal, "train", message);
 }
 
-// Of what all ranks have seen: at once, then they wait for a checkpoint of before that is pending.
-void TrainingRun::fail(ErrorCode code, const std::string& what) {
-    if (checkpoints_.pending()) {
-        if (model_.is_main_rank()) {
-            log_error(concat("[train] ", what, "; the run ends when the checkpoint of step ",
-                             checkpoints_.step(), " is written"));
-        }
-        checkpoints_.finish();
+// An error that all ranks have seen is said at once, then they wait for a checkpoint of before that is pending.
+void TrainingRun::say_and_finish_checkpoint(const std::string& what) {
+    if (!checkpoints_.pending()) return;
+    if (model_.is_main_rank()) {
+        log_error(concat("[train] ", what, "; the run ends when the checkpoint of step ",
+                         checkpoints_.step(), " is written"));
     }
-    throw_error(code, "train", what);
+    checkpoints_.finish();
 }
 
 // Names the place; throws when the configuration says so.
@@ -177,8 +177,10 @@ void TrainingRun::handle_non_finite(const StepOutcome& outcome) {
         return;
     }
     recorder_.record_non_finite(state_.step + 1, outcome);
-    fail(ErrorCode::kNonFinite,
-         what + "; no update was made (trainer.non_finite \"skip\" leaves such steps out)");
+    const std::string message =
+        what + "; no update was made (trainer.non_finite \"skip\" leaves such steps out)";
+    say_and_finish_checkpoint(message);
+    throw NonFiniteStep("[train] " + message);
 }
 
 void TrainingRun::start_checkpoint() {

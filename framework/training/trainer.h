@@ -43,13 +43,19 @@ struct RunControl {
     std::function<void()> owns_directory;
 };
 
+// What all ranks throw at a step whose loss or gradient is not finite.
+class NonFiniteStep : public Error {
+  public:
+    explicit NonFiniteStep(const std::string& message) : Error(ErrorCode::kNonFinite, message) {}
+};
+
 // Runs (or resumes) to the end. Writes, by the main rank alone, run_dir/config.json (`config_json`, the
 // resolved configuration), run_dir/metrics.jsonl (a record's step counts from 1) and
 // run_dir/checkpoints/step_* (all ranks write there; checkpoint_writer.h). What a step trains on depends on (seed, global sample index) alone: data-
 // parallel rank d takes the d-th contiguous part of the global batch. Collective; the ranks must see the
 // same run_dir. A run without checkpoints starts from init_from, if there is one. Throws kConfig when run_dir
 // holds checkpoints and resume is false, when they are of another model, text, seed or sequence length, or
-// when there is to be a first phase and no parameter is trained in it; kNonFinite when a loss or gradient is not finite and
+// when there is to be a first phase and no parameter is trained in it; NonFiniteStep when a loss or gradient is not finite and
 // non_finite is kEnd, before the update; AlarmError after a checkpoint when a rule of `alarms` with that action is
 // broken. after_step, if there is one, is called on every rank after each step with how many have been done
 // here. Alarms look at records; what they know goes into checkpoints, so that an alarm that ended a run is

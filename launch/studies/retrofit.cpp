@@ -112,7 +112,12 @@ class Retrofit final : public Study {
         const PointResult *run = at(base, what),
                           *control = at(base, far ? "far_control" : "control");
         if (run == nullptr || control == nullptr) return {};
-        return recovery_of(run->curves.at("validation"), control->curves.at("validation"));
+        const auto* const how = std::find_if(
+            std::begin(kContinuations), std::end(kContinuations),
+            [&](const Continuation& continuation) { return continuation.name == what; });
+        const bool annealed = how != std::end(kContinuations) && how->annealed;
+        return recovery_of(run->curves.at("validation"), control->curves.at("validation"),
+                           annealed ? static_cast<double>(rig_.anneal) : 0.0);
     }
 
     void add_model(const BaseModel& base, Outcome& outcome) {
@@ -179,8 +184,10 @@ class Retrofit final : public Study {
                     concat(base.name, " model: excess over the re-warmed control, nats"),
                     {{"gains", "gains"}},
                     {},
-                    "Validation loss less the control's, which trains on without a norm from the "
-                    "same weights, moments, text and schedule."};
+                    concat("Validation loss less the control's, which trains on without a norm "
+                           "from the same weights, moments, text and schedule. An annealed run "
+                           "can recover from step ",
+                           rig_.anneal, " on, where its norm is in.")};
         for (const std::int64_t step : shown_steps()) {
             table.columns.push_back({concat("step_", step), concat("step ", step), "%+.4f"});
         }

@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "framework/device.h"
 #include "framework/storage/checkpoint.h"
+#include "launch/report.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {
@@ -139,9 +141,16 @@ TEST(CliTest, AnAlarmCanEndARunThatCanThenBeResumed) {
     expect_refusal(ended, {5,
                            {"step 1: alarm logit_bound: logit_bound of layer 0 head 0 is",
                             "above 0.5, since step 1", "docs/telemetry.md"}});
+    // What ended it is in its report.
+    EXPECT_TRUE(std::filesystem::exists(tiny.run + "/report.html") || find_vega().empty());
+    const auto ended_by = [&] {
+        return nlohmann::json::parse(read_file(tiny.run + "/summary.json")).value("ended_by", "");
+    };
+    EXPECT_NE(ended_by().find("alarm logit_bound"), std::string::npos) << ended_by();
     const Outcome resumed = run_evenkeel(tiny.train(rule + " --set trainer.resume=true"));
     EXPECT_EQ(resumed.status, 0) << resumed.output;
     EXPECT_EQ(resumed.output.find("alarm logit_bound"), std::string::npos) << resumed.output;
+    EXPECT_EQ(ended_by(), "");
     expect_refusal(run_evenkeel(tiny.train("--set alarms.entropy.records=0")),
                    {2, {"alarms.entropy.records: got 0"}});
 }

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
 #include "framework/storage/checkpoint.h"
@@ -30,6 +32,44 @@ TEST(RecoveryTest, IsTheFirstOfThreeEvaluationsInARow) {
     EXPECT_EQ(step({0.0, 0.0, 0.0, 0.5, 0.5}), 5);
     EXPECT_EQ(step({0.5, 0.2, 0.0099, 0.0, NAN}), -1);
     EXPECT_EQ(step({0.02, 0.02, 0.02, 0.02, 0.02}), -1);
+}
+
+TEST(RecoveryTest, CountsNoEvaluationBeforeTheNormIsIn) {
+    const auto from = [](double step) {
+        return recovery_of(above_control({0.0, 0.0, 0.0, 0.0, 0.0}), kControl, step);
+    };
+    EXPECT_EQ(from(0).step, 5);
+    EXPECT_EQ(from(20).step, 20);
+    EXPECT_NE(summary_of(from(20), "c").find("recovered at step 20, counted from step 20"),
+              std::string::npos)
+        << summary_of(from(20), "c");
+    EXPECT_EQ(from(40).step, -1);
+    EXPECT_NE(summary_of(from(40), "c").find("too few evaluations (2, counted from step 40"),
+              std::string::npos)
+        << summary_of(from(40), "c");
+    EXPECT_EQ(from(INFINITY).step, -1);
+    EXPECT_NE(summary_of(from(INFINITY), "c").find("the norm has not come in within 80 steps"),
+              std::string::npos)
+        << summary_of(from(INFINITY), "c");
+}
+
+TEST(RecoveryTest, TakesTheStepAtWhichTheNormIsInFromTheRun) {
+    const auto records = [](bool annealed, double steps) {
+        std::vector<MetricRecord> all;
+        for (const Point& p : kControl) {
+            MetricRecord record;
+            record.step = static_cast<std::int64_t>(p.x);
+            record.scalars = {{"validation_loss", p.y}};
+            if (annealed) {
+                record.scalars.emplace_back("qk_norm_lambda", std::min(1.0, p.x / steps));
+            }
+            all.push_back(record);
+        }
+        return all;
+    };
+    EXPECT_EQ(recovery_of(records(false, 0), records(false, 0)).step, 5);
+    EXPECT_EQ(recovery_of(records(true, 18), records(false, 0)).step, 20);
+    EXPECT_EQ(recovery_of(records(true, 1000), records(false, 0)).step, -1);
 }
 
 TEST(RecoveryTest, AreaIsThatOfTrapezoids) {
@@ -107,6 +147,13 @@ TEST(RecoveryTest, ReportPrintsAndDrawsIt) {
     ASSERT_EQ(outcome.status, 0) << outcome.output;
     EXPECT_NE(outcome.output.find("recovered at step 20"), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("step 10  +0.2000"), std::string::npos) << outcome.output;
+    const testing::Outcome json = testing::run_command(
+        concat(EVENKEEL_PROGRAM, " report ", run, " --json --compare ", control, " 2>/dev/null"));
+    ASSERT_EQ(json.status, 0) << json.output;
+    const auto parsed = nlohmann::json::parse(json.output);
+    EXPECT_EQ(parsed.at("recovery_step"), 20);
+    EXPECT_EQ(parsed.at("evaluations").size(), kControl.size());
+    EXPECT_NEAR(parsed.at("largest_excess").get<double>(), 0.5, 1e-6);
     const std::string page = read_file(run + "/report.html");
     EXPECT_NE(page.find("recovered at step 20"), std::string::npos);
     EXPECT_NE(page.find("Excess over"), std::string::npos);

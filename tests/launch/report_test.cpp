@@ -143,6 +143,19 @@ TEST_F(ReportPageTest, IsSelfContainedAndEscapesWhatItShows) {
     EXPECT_NE(page.find("1,234,567"), std::string::npos);
 }
 
+// A narrow page scrolls a table sideways and does not break "verdict" in two.
+TEST_F(ReportPageTest, WordsInTablesStayWhole) {
+    const std::string page = read_file(write_report({run_, "", ""}));
+    int rules = 0;
+    for (std::size_t at = 0; (at = page.find("td.words", at)) != std::string::npos; ++at) {
+        const std::string rule = page.substr(at, page.find('}', at) - at);
+        ++rules;
+        EXPECT_EQ(rule.find("anywhere"), std::string::npos) << rule;
+        EXPECT_EQ(rule.find("break-all"), std::string::npos) << rule;
+    }
+    EXPECT_GE(rules, 1);
+}
+
 // What a browser of that width makes of the page with all boxes opened: "drawn=17 ...", and its messages.
 testing::Outcome browse(const testing::TemporaryDirectory& directory,
                         const std::string& page,
@@ -220,6 +233,26 @@ TEST(ReportHeadsTest, AlarmsLastUntilTheyAreOver) {
     EXPECT_EQ(all[1].to, 40.0) << "not over: to the last record";
     EXPECT_TRUE(alarm_notices(records)[1].open);
     EXPECT_FALSE(alarm_notices(records)[0].open);
+}
+
+TEST(ReportHeadsTest, AlarmsOfOneNameAndTwoMetricsAreTwo) {
+    std::vector<MetricRecord> records(4);
+    for (int i = 0; i < 4; ++i) records[i].step = 10 * (i + 1);
+    records[0].alarms = {raised("q_gain_max", 0, 1), raised("k_gain_max", 1, 2)};
+    records[1].alarms = {raised("q_gain_max", 0, 1)};
+    records[1].alarms[0].raised = false;
+    for (MetricRecord& record : records) {
+        for (AlarmEvent& event : record.alarms) event.alarm = "gain_drift";
+    }
+    const auto marks = alarm_marks(records);
+    ASSERT_EQ(marks.size(), 2u);
+    EXPECT_EQ(marks[0].to, 20.0) << "q's, which is over";
+    EXPECT_EQ(marks[1].to, 40.0) << "k's, which is not";
+    const auto notices = alarm_notices(records);
+    ASSERT_EQ(notices.size(), 2u);
+    EXPECT_FALSE(notices[0].open);
+    EXPECT_TRUE(notices[1].open);
+    EXPECT_EQ(notices[1].text.find("over at"), std::string::npos) << notices[1].text;
 }
 
 TEST(ReportHeadsTest, ManyHeadsGetFewerColumns) {
