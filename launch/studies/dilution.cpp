@@ -1,6 +1,7 @@
 // evenkeel study dilution: one matching key, the needle, among ever more others. A bounded logit bounds what share of a
 // long row one key can get. Through flash attention: the needle's value is one in a channel of its own, so that the
 // output holds its probability; lse tells what a sink takes.
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
@@ -13,6 +14,7 @@ namespace evenkeel::study {
 namespace {
 
 constexpr std::int64_t kQueries = 16;
+constexpr double kMostNumbers = 1 << 28, kMostSink = 80.0;  // e^80 is within fp32
 
 // T random unit keys [T, D]; the first kQueries of them are the needles.
 Tensor unit_keys(std::int64_t tokens, std::int64_t width, std::uint64_t seed) {
@@ -54,16 +56,19 @@ class Dilution final : public Study {
         v.field("seed", seed_, "of the keys");
     }
     void validate() const override {
+        check_head_dim(head_dim_);
+        check_range("sink", sink_, -kMostSink, kMostSink);
         for (const double tokens : numbers_of("tokens", tokens_)) {
-            EVENKEEL_CHECK_CODE(tokens >= 16 && tokens <= 1e7, ErrorCode::kConfig, "study",
-                                "tokens: got ", tokens, ", want from 16 to 10000000");
+            // Keys and values of one head, in memory at once.
+            check_range("tokens", tokens, kQueries, std::floor(kMostNumbers / head_dim_));
+            EVENKEEL_CHECK_CODE(tokens == std::floor(tokens), ErrorCode::kConfig, "study",
+                                "tokens: got ", tokens, ", want whole numbers");
         }
         // They are factors of the logits; to flash attention one of 0 stands for 1 / sqrt(D).
         for (const auto& [name, text] :
              {std::pair{"gains", gains_}, std::pair{"bounds", bounds_}}) {
             for (const double factor : numbers_of(name, text)) {
-                EVENKEEL_CHECK_CODE(factor >= 1e-6 && factor <= 1e6, ErrorCode::kConfig, "study",
-                                    name, ": got ", factor, ", want from 1e-6 to 1e6");
+                check_range(name, factor, 1e-6, 1e6);
             }
         }
     }
@@ -238,16 +243,25 @@ class Dilution final : public Study {
                    format("%.4f", std::get<double>(last[2])), " of one of ",
                    format("%.0f", std::get<double>(last[0])), ".")};
         if (length_gain_) {
-            sentences.push_back(
-                concat("With g = log2(T^2 - T) it has ",
-                       format("%.4f", std::get<double>(table.rows.back()[2])),
-                       " of the longest: a gain that grows with the logarithm of the "
-                       "row's length keeps it."));
+            const double kept = std::get<double>(table.rows.back()[2]);
+            const double before = std::get<double>(table.rows[series - 1][2]);
+            sentences.push_back(concat("With g = log2(T^2 - T) it has ", format("%.4f", before),
+                                       " of the first and ", format("%.4f", kept), " of the last: ",
+                                       kept >= 0.9 * before
+                                           ? "a gain that grows with the logarithm of the row's "
+                                             "length keeps it."
+                                           : "here such a gain does not keep it."));
+        }
+        double given_back = 0.0;
+        for (const std::vector<Cell>& row : table.rows) {
+            given_back = std::max(given_back, std::get<double>(row[4]) - std::get<double>(row[2]));
         }
         sentences.push_back(
-            "A sink takes what no key wants, and shares of a long row are diluted with it as "
-            "without: "
-            "it does not give a needle back what a bounded logit takes.");
+            given_back < 1e-4
+                ? std::string("With a sink the matching key has no more of any row than without: "
+                              "a sink does not give it back what a bounded logit takes.")
+                : concat("With a sink the matching key has up to ", format("%.4f", given_back),
+                         " more of a row than without."));
         return sentences;
     }
 

@@ -85,11 +85,9 @@ class Half final : public Study {
     }
     void validate() const override {
         for (const double scale : numbers_of("scales", scales_)) {
-            EVENKEEL_CHECK_CODE(scale > 0.0, ErrorCode::kConfig, "study", "scales: got ", scale,
-                                ", want more than 0");
+            check_range("scales", scale, 1e-6, 1e6);
         }
-        EVENKEEL_CHECK_CODE(gain_ > 0.0, ErrorCode::kConfig, "study", "gain: got ", gain_,
-                            ", want more than 0");
+        check_range("gain", gain_, 1e-6, 1e6);
     }
 
     Outcome run(const StudyCommand&) override {
@@ -114,14 +112,34 @@ class Half final : public Study {
             concat("In fp16 a plain dot product overflows from scale ", raw,
                    ", a scaled logit from ", scaled_logit,
                    ", and a norm that added up squares in fp16 would already from ", squares, "."),
-            concat(
-                "With the norm in fp32, normalised logits are finite up to scale ", input - 1,
-                ", where the inputs themselves leave fp16: a norm cannot bring back an infinity."),
-        };
+            norm_finding(outcome.tables[1], input)};
         return outcome;
     }
 
   private:
+    // Of the scales in the table; input: the first at which q itself is beyond fp16.
+    static std::string norm_finding(const Table& table, std::int64_t input) {
+        double highest = 0.0, lowest_bad = INFINITY;
+        for (const std::vector<Cell>& row : table.rows) {
+            const double scale = std::get<double>(row[0]);
+            const bool finite = std::get<std::string>(row[5]) == "finite";
+            if (finite) highest = std::max(highest, scale);
+            if (!finite) lowest_bad = std::min(lowest_bad, scale);
+        }
+        if (highest == 0.0)
+            return "With the norm in fp32, normalised logits are finite at no scale.";
+        const std::string bad =
+            std::isinf(lowest_bad)
+                ? std::string(", the largest here")
+                : concat(" and no longer at ", format("%g", lowest_bad),
+                         lowest_bad >= static_cast<double>(input)
+                             ? ": the inputs themselves leave fp16, and a norm cannot bring back "
+                               "an infinity"
+                             : ", where the inputs are finite still");
+        return concat("With the norm in fp32, normalised logits are finite at scale ",
+                      format("%g", highest), bad, "; inputs leave fp16 from scale ", input, ".");
+    }
+
     static constexpr float kScale = 0.125f;  // 1 / sqrt(D)
 
     static Tensor q(double s) { return to_tensor(scaled(drift_base_q(), s), {T, D}); }

@@ -50,11 +50,9 @@ class LrSweep final : public Study {
     }
     void validate() const override {
         for (const double rate : numbers_of("rates", rates_)) {
-            EVENKEEL_CHECK_CODE(rate > 0.0, ErrorCode::kConfig, "study", "rates: got ", rate,
-                                ", want more than 0");
+            check_rate("rates", rate);
         }
-        EVENKEEL_CHECK_CODE(overhead_pairs_ >= 0, ErrorCode::kConfig, "study",
-                            "overhead_pairs: got ", overhead_pairs_, ", want 0 or more");
+        check_range("overhead_pairs", static_cast<double>(overhead_pairs_), 0, 10000);
         rig_.validate();
         EVENKEEL_CHECK_CODE(!words_of(methods_).empty(), ErrorCode::kConfig, "study",
                             "methods: got none, want at least one");
@@ -238,11 +236,11 @@ class LrSweep final : public Study {
             if (s.method == kBase || s.measured == 0) continue;
             const double here = at(s.method, *lowest).number("loss");
             const double plain = at(kBase, *lowest).number("loss");
-            sentences.push_back(concat(s.method, ": LR sensitivity ", format("%.3f", s.sensitivity),
-                                       " (plain ", format("%.3f", base->sensitivity),
-                                       "), best loss ", format("%+.4f", s.best - base->best),
-                                       " against plain's best, ", format("%+.4f", here - plain),
-                                       " at the lowest rate (", *lowest, ")."));
+            sentences.push_back(
+                concat(s.method, ": LR sensitivity ", format("%.3f", s.sensitivity), " (plain ",
+                       format("%.3f", base->sensitivity), "), best loss ",
+                       number_text("%+.4f", s.best - base->best), " against plain's best, ",
+                       number_text("%+.4f", here - plain), " at the lowest rate (", *lowest, ")."));
         }
         return sentences;
     }

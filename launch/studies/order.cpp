@@ -40,11 +40,10 @@ class Order final : public Study {
         v.field("seed", seed_, "of query, key and gains");
     }
     void validate() const override {
-        EVENKEEL_CHECK_CODE(head_dim_ > 0 && head_dim_ % 2 == 0, ErrorCode::kConfig, "study",
-                            "head_dim: got ", head_dim_, ", want an even number");
-        EVENKEEL_CHECK_CODE(distance_ >= 0 && positions_ >= 1, ErrorCode::kConfig, "study",
-                            "distance, positions: got ", distance_, " and ", positions_,
-                            ", want at least 0 and 1");
+        check_head_dim(head_dim_);
+        check_range("distance", static_cast<double>(distance_), 0, 1 << 24);
+        check_range("positions", static_cast<double>(positions_), 1, 1 << 16);
+        check_range("gain_std", gain_std_, 0.0, 1e6);
     }
 
     Outcome run(const StudyCommand&) override {
@@ -83,13 +82,23 @@ class Order final : public Study {
         outcome.tables = {table};
         outcome.figures = {figure_of("The logit of two tokens, one gain a channel", plot)};
         outcome.figures[0].wide = true;
+        const bool depends = untied > 1000.0 * worst_safe;
         outcome.findings = {
-            concat("Rotating first, with a gain for each channel, the same two vectors at the same "
-                   "distance get logits ",
-                   format("%.2f", untied), " apart, depending on where they stand; every other ",
-                   "combination stays within ", format("%.0e", worst_safe), "."),
-            concat("At position 0 the two orders already differ by ", format("%.2f", apart),
-                   ": a model trained with one cannot be run with the other.")};
+            depends
+                ? concat("Rotating first, with a gain for each channel, the same two vectors at "
+                         "the same distance get logits ",
+                         format("%.2g", untied),
+                         " apart, depending on where they stand; every other combination stays "
+                         "within ",
+                         format("%.0e", worst_safe), ".")
+                : concat("With these gains no order depends on where two vectors stand: logits "
+                         "stay within ",
+                         format("%.0e", std::max(untied, worst_safe)), ".")};
+        if (depends) {
+            outcome.findings.push_back(
+                concat("At position 0 the two orders already differ by ", format("%.2g", apart),
+                       ": a model trained with one cannot be run with the other."));
+        }
         return outcome;
     }
 

@@ -92,12 +92,16 @@ class Quantize final : public Study {
         v.field("seed", seed_, "of the numbers");
     }
     void validate() const override {
-        EVENKEEL_CHECK_CODE(tokens_ > 0 && heads_ > 0 && outliers_ >= 0 && outliers_ <= head_dim_,
-                            ErrorCode::kConfig, "study", "tokens, heads, outliers: got ", tokens_,
-                            ", ", heads_, " and ", outliers_,
-                            ", want 1 or more of the first two and at most head_dim of the last");
-        EVENKEEL_CHECK_CODE(head_spread_ > 0.0, ErrorCode::kConfig, "study", "head_spread: got ",
-                            head_spread_, ", want more than 0");
+        check_head_dim(head_dim_);
+        check_range("heads", static_cast<double>(heads_), 1, 1024);
+        // A head's logits, and the rows of all heads, are in memory at once.
+        check_range(
+            "tokens", static_cast<double>(tokens_), 1,
+            std::min(16384.0, std::floor((1 << 26) / static_cast<double>(heads_ * head_dim_))));
+        check_range("outliers", static_cast<double>(outliers_), 0, static_cast<double>(head_dim_));
+        check_range("token_spread", token_spread_, 0.0, 2.0);
+        check_range("head_spread", head_spread_, 1e-4, 1e4);
+        check_range("outlier_factor", outlier_factor_, 1e-4, 1e4);
     }
 
     Outcome run(const StudyCommand&) override {
@@ -206,18 +210,24 @@ class Quantize final : public Study {
 
     static std::vector<std::string> findings(const Table& table) {
         const std::size_t all = table.rows.size() - 2, channels = all - 2;
-        return {concat("With everything at once and one scale a tensor, logits are wrong by ",
-                       format("%.1f %%", 100 * cell(table, all, 5)), " plain and by ",
-                       format("%.1f %%", 100 * cell(table, all + 1, 5)), " after the norm."),
-                concat("With a scale for each row the norm changes little (",
-                       format("%.2f %%", 100 * cell(table, all, 7)), " and ",
-                       format("%.2f %%", 100 * cell(table, all + 1, 7)),
-                       "): such a scale takes out a row's norm itself."),
-                concat("Outlier channels alone, with a scale for each head, leave q wrong by ",
-                       format("%.1f %%", 100 * cell(table, channels, 3)), " plain and by ",
-                       format("%.1f %%", 100 * cell(table, channels + 1, 3)),
-                       " after the norm, against ", format("%.1f %%", 100 * cell(table, 1, 3)),
-                       " without outliers: the norm bounds a row, not a channel.")};
+        const auto percent = [&](const char* pattern, std::size_t row, std::size_t column) {
+            return format(pattern, 100.0 * cell(table, row, column)) + " %";
+        };
+        const double per_row = cell(table, all + 1, 7) / cell(table, all, 7);
+        const bool little = per_row > 2.0 / 3.0 && per_row < 1.5;
+        const bool outliers_stay = cell(table, channels + 1, 3) > 1.1 * cell(table, 1, 3);
+        return {
+            concat("With everything at once and one scale a tensor, logits are wrong by ",
+                   percent("%.1f", all, 5), " plain and by ", percent("%.1f", all + 1, 5),
+                   " after the norm."),
+            concat("With a scale for each row the norm ",
+                   little ? "changes little (" : "changes that as well (", percent("%.2f", all, 7),
+                   " and ", percent("%.2f", all + 1, 7),
+                   little ? "): such a scale takes out a row's norm itself." : ")."),
+            concat("Outlier channels alone, with a scale for each head, leave q wrong by ",
+                   percent("%.1f", channels, 3), " plain and by ", percent("%.1f", channels + 1, 3),
+                   " after the norm, against ", percent("%.1f", 1, 3), " without outliers",
+                   outliers_stay ? ": the norm bounds a row, not a channel." : ".")};
     }
 
     std::int64_t tokens_ = 256, heads_ = 8, head_dim_ = 64, outliers_ = 2, seed_ = 1;

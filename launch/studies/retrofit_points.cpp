@@ -164,11 +164,10 @@ void RetrofitRig::validate() const {
     for (const auto& [name, value] : {std::pair{"cool_rate", cool_rate},
                                       {"hot_rate", hot_rate},
                                       {"fine_rate", fine_rate},
-                                      {"gains_rate", gains_rate},
-                                      {"bound", bound}}) {
-        EVENKEEL_CHECK_CODE(value > 0.0, ErrorCode::kConfig, "study", name, ": got ", value,
-                            ", want more than 0");
+                                      {"gains_rate", gains_rate}}) {
+        check_rate(name, value);
     }
+    check_range("bound", bound, 1e-6, 1e6);
     for (const auto& [name, value] : {std::pair{"cool_steps", cool_steps},
                                       {"hot_steps", hot_steps},
                                       {"fine_steps", fine_steps},
@@ -176,13 +175,10 @@ void RetrofitRig::validate() const {
                                       {"eval_interval", eval_interval},
                                       {"gains_steps", gains_steps},
                                       {"long_steps", long_steps}}) {
-        EVENKEEL_CHECK_CODE(value >= 1, ErrorCode::kConfig, "study", name, ": got ", value,
-                            ", want 1 or more");
+        check_range(name, static_cast<double>(value), 1, 1e7);
     }
-    EVENKEEL_CHECK_CODE(rewarm >= 0, ErrorCode::kConfig, "study", "rewarm: got ", rewarm,
-                        ", want 0 or more");
-    EVENKEEL_CHECK_CODE(calibration >= 2, ErrorCode::kConfig, "study", "calibration: got ",
-                        calibration, ", want 2 or more");
+    check_range("rewarm", static_cast<double>(rewarm), 0, 1e7);
+    check_range("calibration", static_cast<double>(calibration), 2, 1e6);
 }
 
 std::vector<BaseModel> base_models(const RetrofitRig& rig) {

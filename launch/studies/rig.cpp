@@ -101,16 +101,24 @@ void RigConfig::validate() const {
     EVENKEEL_CHECK_CODE(std::filesystem::exists(text), ErrorCode::kConfig, "study", "text: got ",
                         text, ", which does not exist; want a text file, as launch/fortunes.sh ",
                         "makes of the package fortunes");
-    EVENKEEL_CHECK_CODE(steps >= 1 && batch >= 1 && eval_sequences >= 1 && seq_len >= 1,
-                        ErrorCode::kConfig, "study", "steps, batch, seq_len, eval_sequences: got ",
-                        steps, ", ", batch, ", ", seq_len, ", ", eval_sequences,
-                        ", want 1 or more");
-    EVENKEEL_CHECK_CODE(stop >= 0 && stop <= steps, ErrorCode::kConfig, "study", "stop: got ", stop,
-                        ", want from 0 to steps=", steps);
-    EVENKEEL_CHECK_CODE(warmup >= 0.0 && warmup <= 1.0, ErrorCode::kConfig, "study", "warmup: got ",
-                        warmup, ", want from 0 to 1");
+    const auto whole = [](const char* name, std::int64_t value, double least, double most) {
+        check_range(name, static_cast<double>(value), least, most);
+    };
+    whole("steps", steps, 1, 1e7);
+    whole("batch", batch, 1, 4096);
+    whole("seq_len", seq_len, 1, 65536);
+    whole("width", width, 1, 16384);
+    whole("layers", layers, 1, 1024);
+    whole("heads", heads, 1, 1024);
+    whole("kv_heads", kv_heads, 1, 1024);
+    whole("eval_sequences", eval_sequences, 1, 1e7);
+    whole("jobs", jobs, 0, 4096);
+    whole("stop", stop, 0, static_cast<double>(steps));
+    check_range("warmup", warmup, 0.0, 1.0);
     model("plain").validate(1);
 }
+
+void check_rate(const char* setting, double rate) { check_range(setting, rate, 1e-9, 1e3); }
 
 ModelConfig RigConfig::model(const std::string& method) const {
     ModelConfig config;

@@ -38,6 +38,9 @@ struct RigConfig {
     static ScheduleConfig schedule(double peak_lr, std::int64_t warmup_steps);
 };
 
+// A peak learning rate; throws kConfig naming the setting.
+void check_rate(const char* setting, double rate);
+
 constexpr double kRigClipNorm = 1.0;
 
 // A process by itself.

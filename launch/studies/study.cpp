@@ -10,6 +10,7 @@
 #include "framework/error.h"
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
+#include "framework/storage/replace_file.h"
 #include "launch/report.h"
 #include "launch/saved_run.h"
 #include "launch/studies/registry.h"
@@ -144,6 +145,20 @@ void write_page(Study& study, const Outcome& outcome, const std::string& directo
     log_info("report   " + fs::absolute(path).lexically_normal().string());
 }
 
+// Results of another study are not replaced.
+void check_owner(const std::string& path, const std::string& name) {
+    check_replaceable(path);
+    if (!fs::exists(path)) return;
+    const Json results = Json::parse(read_file(path), nullptr, false);
+    const std::string owner =
+        results.is_object() && results.contains("study") && results["study"].is_string()
+            ? results["study"].get<std::string>()
+            : "";
+    EVENKEEL_CHECK_CODE(owner == name, ErrorCode::kConfig, "study", "--out: ", path, " is ",
+                        owner.empty() ? "no study's results" : "of the study " + owner,
+                        "; want another directory");
+}
+
 // The number of columns that UTF-8 text takes on a terminal, near enough.
 std::size_t columns_of(const std::string& text) {
     return static_cast<std::size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -205,6 +220,37 @@ std::vector<double> numbers_of(const char* setting, const std::string& text) {
     return numbers;
 }
 
+void check_range(const char* setting, double value, double least, double most) {
+    EVENKEEL_CHECK_CODE(value >= least && value <= most, ErrorCode::kConfig, "study", setting,
+                        ": got ", value, ", want from ", least, " to ", most);
+}
+
+std::string number_text(const char* pattern, double value) {
+    return std::isfinite(value) ? format(pattern, value) : "not finite";
+}
+
+void check_head_dim(std::int64_t head_dim) {
+    constexpr std::int64_t kWidths[] = {32, 64, 80, 96, 128, 192, 256};
+    EVENKEEL_CHECK_CODE(
+        std::find(std::begin(kWidths), std::end(kWidths), head_dim) != std::end(kWidths),
+        ErrorCode::kConfig, "study", "head_dim: got ", head_dim,
+        ", want 32, 64, 80, 96, 128, 192 or 256");
+}
+
+void check_finite(const Outcome& outcome) {
+    for (const Table& table : outcome.tables) {
+        for (std::size_t row = 0; row < table.rows.size(); ++row) {
+            for (std::size_t i = 0; i < table.columns.size(); ++i) {
+                const auto* number = std::get_if<double>(&table.rows[row][i]);
+                EVENKEEL_CHECK_CODE(number == nullptr || std::isfinite(*number),
+                                    ErrorCode::kNonFinite, "study", table.key, ", row ", row + 1,
+                                    ", ", table.columns[i].title, ": got ", *number,
+                                    ": these settings lead beyond what numbers here can hold");
+            }
+        }
+    }
+}
+
 const char* series_color(std::size_t i) {
     static constexpr const char* kColors[] = {"#2864b0", "#d9730d", "#2d8659", "#b3257a",
                                               "#7a8591", "#7a4fc0", "#a38a00", "#c0392b",
@@ -245,8 +291,11 @@ void run_study(StudyCommand command) {
     EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "study", "--out: cannot create ", command.out, ": ",
                         error.message());
     if (!command.point.empty()) return study->compute_point(command);
+    study::check_owner(command.out + "/results.json", command.name);
 
     const study::Outcome outcome = study->run(command);
+    // A run that is trained may end in one, which is what its study shows.
+    if (!study->has_points()) study::check_finite(outcome);
     const std::string json = study::to_json(*study, outcome).dump(2) + "\n";
     write_file_atomically(command.out + "/results.json", json);
     if (command.json) {

@@ -63,6 +63,14 @@ std::string to_text(const Table& table);
 // Settings that hold several values: "3e-4,1e-3". Throws kConfig naming the setting.
 std::vector<double> numbers_of(const char* setting, const std::string& text);
 std::vector<std::string> words_of(const std::string& text);
+// Throws kConfig naming the setting where it is not from `least` to `most`.
+void check_range(const char* setting, double value, double least, double most);
+// The number, or that it is none: a run's loss may be lost.
+std::string number_text(const char* pattern, double value);
+// The widths of a head that attention has.
+void check_head_dim(std::int64_t head_dim);
+// Throws kNonFinite naming the first number of the tables that is none.
+void check_finite(const Outcome& outcome);
 
 // Colours that stay apart, for the i-th of several series.
 const char* series_color(std::size_t i);

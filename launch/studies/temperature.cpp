@@ -34,13 +34,14 @@ class Temperature final : public Study {
         rig_.visit_fields(v);
     }
     void validate() const override {
-        EVENKEEL_CHECK_CODE(rate_ > 0.0 && factor_ > 0.0, ErrorCode::kConfig, "study",
-                            "rate, factor: got ", rate_, " and ", factor_, ", want more than 0");
-        EVENKEEL_CHECK_CODE(length_ >= 1 && during_ >= 0 && after_ >= 0 &&
-                                std::max(during_, after_) + length_ <= rig_.steps,
-                            ErrorCode::kConfig, "study", "during, after, length: got ", during_,
-                            ", ", after_, ", ", length_, ", want steps within steps=", rig_.steps);
+        check_rate("rate", rate_);
+        check_range("factor", factor_, 1e-6, 1e6);
         rig_.validate();
+        const auto steps = static_cast<double>(rig_.steps);
+        check_range("length", static_cast<double>(length_), 1, steps);
+        for (const auto& [name, first] : {std::pair{"during", during_}, {"after", after_}}) {
+            check_range(name, static_cast<double>(first), 0, steps - static_cast<double>(length_));
+        }
         for (const std::string& method : words_of(methods_)) rig_.model(method).validate(1);
     }
 
@@ -97,9 +98,9 @@ class Temperature final : public Study {
             }
             const double during = results.at(method + "_during").number("loss") - never;
             const double after = results.at(method + "_after").number("loss") - never;
-            outcome.findings.push_back(concat(method, ": ", format("%+.4f", during),
+            outcome.findings.push_back(concat(method, ": ", number_text("%+.4f", during),
                                               " nats at the end from a probe during the warm-up, ",
-                                              format("%+.4f", after), " from one after it."));
+                                              number_text("%+.4f", after), " from one after it."));
         }
         outcome.tables = {table};
         return outcome;

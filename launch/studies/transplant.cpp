@@ -1,5 +1,6 @@
 // evenkeel study transplant: training with queries and keys of a fixed length, z -> sqrt(kappa) z / rms(z), for kappa
 // from 1 to far too large (Wortsman et al. 2023, section 3.2 and figure 10: whether large logits by themselves do harm).
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -26,11 +27,9 @@ class Transplant final : public Study {
     }
     void validate() const override {
         for (const double kappa : numbers_of("kappas", kappas_)) {
-            EVENKEEL_CHECK_CODE(kappa > 0.0, ErrorCode::kConfig, "study", "kappas: got ", kappa,
-                                ", want more than 0");
+            check_range("kappas", kappa, 1e-6, 1e6);
         }
-        EVENKEEL_CHECK_CODE(rate_ > 0.0, ErrorCode::kConfig, "study", "rate: got ", rate_,
-                            ", want more than 0");
+        check_rate("rate", rate_);
         rig_.validate();
     }
 
@@ -88,17 +87,38 @@ class Transplant final : public Study {
         outcome.figures = {figure_of("Loss over kappa", plot)};
         outcome.figures[0].wide = true;
         if (!plot.series[0].points.empty()) {
-            const Point low = plot.series[0].points.front(), high = plot.series[0].points.back();
-            outcome.findings = {
-                concat("Large logits do harm by themselves: with kappa ", format("%g", high.x),
-                       " the loss is ", format("%.3f", high.y), " against ", format("%.3f", low.y),
-                       " with ", format("%g", low.x), "; counting pairs of bytes reaches ",
-                       format("%.3f", plot.series[1].points.front().y), ".")};
+            outcome.findings = {finding(plot.series[0].points, plot.series[1].points.front().y)};
         }
         return outcome;
     }
 
   private:
+    // losses: over kappa, at least one.
+    static std::string finding(const std::vector<Point>& losses, double bigram) {
+        const auto by_kappa = [](const Point& a, const Point& b) { return a.x < b.x; };
+        const auto [low, high] = std::minmax_element(losses.begin(), losses.end(), by_kappa);
+        const std::string numbers = concat(
+            "with kappa ", format("%g", high->x), " the loss is ", number_text("%.3f", high->y),
+            " against ", number_text("%.3f", low->y), " with ", format("%g", low->x),
+            "; counting pairs of bytes reaches ", format("%.3f", bigram), ".");
+        if (low->x == high->x) {
+            return concat("With kappa ", format("%g", low->x),
+                          " alone there is nothing to compare: "
+                          "the loss is ",
+                          number_text("%.3f", low->y), ".");
+        }
+        if (std::isnan(low->y)) return "The smallest logits did not train: " + numbers;
+        // Of two equal runs: what a different order of the same sums may do.
+        constexpr double kNoDifference = 0.001;
+        const double harm = high->y - low->y;
+        if (std::isnan(harm) || harm > kNoDifference) {
+            return "Large logits do harm by themselves: " + numbers;
+        }
+        return concat(harm < -kNoDifference ? "The larger logits do no harm here, they help: "
+                                            : "The larger logits make no difference here: ",
+                      numbers);
+    }
+
     std::string settings() const {
         RigConfig rig = rig_;
         Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));

@@ -236,7 +236,119 @@ TEST(MethodsDocumentTest, HasARowForEveryMethodAndTheHeadingThatWarningsPointTo)
     EXPECT_NE(document.find("\n## Mistakes\n"), std::string::npos);
 }
 
+// ---- settings and sentences ----------------------------------------------------------------------
+
+std::unique_ptr<study::Study> study_with(const std::string& name,
+                                         const std::vector<std::string>& settings) {
+    for (std::unique_ptr<study::Study>& study : study::make_studies()) {
+        if (study->name() != name) continue;
+        for (const std::string& assignment : settings) {
+            apply_override([&](ConfigVisitor& v) { study->visit_fields(v); }, assignment);
+        }
+        return std::move(study);
+    }
+    throw_error(ErrorCode::kConfig, "test", "no study " + name);
+}
+
+TEST(StudyTest, SettingsThatHaveNoMeaningAreRefusedByName) {
+    const auto refused = [](const char* name, std::vector<std::string> settings) {
+        const std::string assignment = settings.back();
+        settings.insert(settings.begin(), "text=" EVENKEEL_SOURCE_DIR "/README.md");
+        const bool has_text = study_with(name, {})->has_points();
+        if (!has_text) settings.erase(settings.begin());
+        try {
+            study_with(name, settings)->validate();
+            ADD_FAILURE() << name << ": " << assignment << " passes";
+        } catch (const Error& error) {
+            EXPECT_EQ(error.code(), ErrorCode::kConfig) << error.what();
+            const std::string key = assignment.substr(0, assignment.find('=')) + ": got ";
+            EXPECT_NE(std::string(error.what()).find(key), std::string::npos) << error.what();
+        }
+    };
+    for (const char* width : {"head_dim=0", "head_dim=-1", "head_dim=8", "head_dim=100"}) {
+        for (const char* name : {"dilution", "quantize", "order"}) refused(name, {width});
+    }
+    refused("dilution", {"tokens=16.5"});
+    refused("dilution", {"tokens=99999999999"});
+    refused("dilution", {"sink=1e300"});
+    refused("quantize", {"tokens=99999999999"});
+    refused("quantize", {"heads=1000", "tokens=16384"});
+    refused("quantize", {"head_spread=1e300"});
+    refused("quantize", {"token_spread=-1"});
+    refused("quantize", {"outlier_factor=1e300"});
+    refused("quantize", {"outliers=65"});
+    refused("order", {"gain_std=1e300"});
+    refused("order", {"positions=99999999999"});
+    refused("order", {"distance=9223372036854775807"});
+    refused("half", {"scales=1,1e300"});
+    refused("half", {"gain=1e300"});
+    for (const char* name : {"lr-sweep", "temperature", "transplant", "retrofit"}) {
+        refused(name, {"batch=99999999999"});
+        refused(name, {"layers=-1"});
+        refused(name, {"width=9223372036854775807"});
+    }
+    refused("lr-sweep", {"rates=1e300"});
+    refused("temperature", {"during=9223372036854775807"});
+    refused("temperature", {"length=0"});
+    refused("transplant", {"kappas=1,1e300"});
+    refused("retrofit", {"fine_steps=0"});
+    refused("retrofit", {"hot_rate=1e300"});
+    refused("retrofit", {"bound=0"});
+}
+
+TEST(StudyTest, NumbersThatAreNoneAreAnError) {
+    study::Outcome outcome;
+    outcome.tables = {
+        {"a", "", {{"x", "x"}, {"y", "largest y"}}, {{1.0, 2.0}, {study::Cell(), 3.0}}}};
+    EXPECT_NO_THROW(study::check_finite(outcome));
+    outcome.tables[0].rows[1][1] = NAN;
+    try {
+        study::check_finite(outcome);
+        FAIL() << "no error";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kNonFinite);
+        EXPECT_NE(std::string(error.what()).find("a, row 2, largest y: got "), std::string::npos)
+            << error.what();
+    }
+}
+
+TEST(StudyTest, SentencesFollowFromTheNumbers) {
+    const auto sentence = [](const char* name, const std::vector<std::string>& settings,
+                             std::size_t i) {
+        const std::unique_ptr<study::Study> study = study_with(name, settings);
+        study->validate();
+        return study->run({}).findings.at(i);
+    };
+    const auto says = [](const std::string& text, const char* words) {
+        EXPECT_NE(text.find(words), std::string::npos) << text;
+    };
+    says(sentence("order", {"positions=8", "gain_std=0"}, 0), "no order depends");
+    says(sentence("order", {"positions=8"}, 0), "depending on where they stand");
+    says(sentence("half", {"scales=1,400"}, 1), "finite at scale 400, the largest here");
+    says(sentence("half", {"scales=1,400,30000"}, 1), "no longer at 30000: the inputs themselves");
+    says(sentence("half", {"scales=400", "gain=1e6"}, 1), "finite at no scale");
+    const std::vector<std::string> small = {"tokens=64", "heads=2"};
+    says(sentence("quantize", small, 2), "a row, not a channel");
+    says(sentence("quantize", {"tokens=64", "heads=2", "outliers=0"}, 2), "without outliers.");
+    says(sentence("dilution", {"tokens=16,1024", "gains=10"}, 1), "keeps it");
+    says(sentence("dilution", {"tokens=16,1024", "gains=10"}, 2), "does not give it back");
+}
+
 // ---- the frame -----------------------------------------------------------------------------------
+
+TEST(StudyTest, ResultsOfAnotherStudyAreNotReplaced) {
+    const testing::TemporaryDirectory directory;
+    const std::string out = directory.file("half"), half = "study half --set scales=1 --out " + out;
+    ASSERT_EQ(run_evenkeel(half).status, 0);
+    const std::string before = read_file(out + "/results.json");
+    const Outcome outcome = run_evenkeel("study order --set positions=4 --out " + out);
+    EXPECT_EQ(outcome.status, 2) << outcome.output;
+    EXPECT_NE(outcome.output.find("is of the study half; want another directory"),
+              std::string::npos)
+        << outcome.output;
+    EXPECT_EQ(read_file(out + "/results.json"), before);
+    EXPECT_EQ(run_evenkeel(half).status, 0) << "its own are";
+}
 
 TEST(StudyTest, JsonIsWhatTheFileHolds) {
     const testing::TemporaryDirectory directory;

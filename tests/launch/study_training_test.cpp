@@ -135,6 +135,20 @@ TEST_F(TrainedStudyTest, TransplantAndTemperatureTrainTheirRuns) {
         EXPECT_GT(largest, 0.2 * bound) << row.dump();
         EXPECT_NEAR(bound, row.at("kappa").get<double>() * std::sqrt(32.0), 1e-6 * bound);
     }
+    // Of the same points: what is said depends on them, not on the order of the list.
+    const auto finding = [&](const char* list) {
+        return results_of("transplant", tiny_.directory.file("transplant"),
+                          settings(std::string("--set kappas=") + list))
+            .at("findings")
+            .at(0)
+            .get<std::string>();
+    };
+    const std::string reversed = finding("100,1");
+    EXPECT_EQ(reversed, finding("1,100"));
+    EXPECT_NE(reversed.find("with kappa 100 the loss is"), std::string::npos) << reversed;
+    const double harm = kappas[1].at("against_first");
+    EXPECT_EQ(reversed.starts_with("Large logits do harm"), harm > 0.001) << reversed << harm;
+    EXPECT_NE(finding("1").find("nothing to compare"), std::string::npos) << finding("1");
 
     const std::string out = tiny_.directory.file("temperature");
     const Json runs =
