@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 #include <iostream>
@@ -427,6 +428,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
 int main(int argc, char** argv) {
     flush_subnormals();
     keep_freed_memory();
+    std::signal(SIGPIPE, SIG_IGN);  // that nobody reads what is said is no reason to end
     try {
         // The doctor tells what is wrong with ranks that MPI does not see; all else would run wrongly.
         const bool is_doctor = argc > 1 && std::string(argv[1]) == "doctor";

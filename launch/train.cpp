@@ -181,7 +181,8 @@ int train_model(RunConfig& config,
                 const std::optional<std::int64_t>& rewind,
                 const ProcessGrid& grid,
                 const MemoryPlan& plan,
-                const DeviceMemory& memory) {
+                const DeviceMemory& memory,
+                StopSignals& signals) {
     // Not the default stream: its work can't be recorded as a graph.
     std::optional<Stream> stream;
     std::optional<StreamScope> scope;
@@ -194,7 +195,6 @@ int train_model(RunConfig& config,
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
     model.set_graphs(graphs);
 
-    StopSignals signals;
     const RunControl control{[&] { return signals.request(); }, rewind, remove_old_watchdog_files};
     const auto after_step = [&](std::int64_t steps) {
         if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());
@@ -315,6 +315,7 @@ int run_train(const TrainCommand& command, Communicator& world) {
         return 0;
     }
     config.validate(world.size());
+    StopSignals signals;  // before what may take minutes
     log_info(compact_text(config));
     if (world.rank() == 0) {
         for (const std::string& text : config.model.warnings()) log_warning(text);
@@ -349,7 +350,7 @@ int run_train(const TrainCommand& command, Communicator& world) {
     check_memory(config, world.size(), memory);
     const MemoryPlan plan = plan_memory(config, world.size());
     try {
-        return train_model(config, command.rewind, grid, plan, memory);
+        return train_model(config, command.rewind, grid, plan, memory, signals);
     } catch (const OutOfMemory& error) {
         // Something else needs what the plan has left free: advise what takes less than the plan.
         const std::size_t less = std::min(memory.free, plan.total()) - 1;

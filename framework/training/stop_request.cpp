@@ -31,6 +31,11 @@ extern "C" void note_signal(int signal) {
     }
 }
 
+// As nohup wants it.
+bool stays_ignored(int signal, const struct sigaction& before) {
+    return signal == SIGHUP && before.sa_handler == SIG_IGN;
+}
+
 }  // namespace
 
 StopRequest StopRequest::from(double number) {
@@ -45,6 +50,8 @@ const char* StopRequest::name() const {
             return "SIGUSR2";
         case SIGTERM:
             return "SIGTERM";
+        case SIGHUP:
+            return "SIGHUP";
         case SIGINT:
             return "SIGINT";
         default:
@@ -60,7 +67,8 @@ StopSignals::StopSignals() {
     action.sa_flags = SA_RESTART;  // reads and writes go on
     sigemptyset(&action.sa_mask);
     for (std::size_t i = 0; i < std::size(kSignals); ++i) {
-        sigaction(kSignals[i], &action, &before_[i]);
+        sigaction(kSignals[i], nullptr, &before_[i]);
+        if (!stays_ignored(kSignals[i], before_[i])) sigaction(kSignals[i], &action, nullptr);
     }
 }
 
@@ -83,7 +91,7 @@ void StopSignals::end_at_once(int status, const char* words) {
             struct sigaction none {};
             none.sa_handler = SIG_IGN;
             sigaction(SIGUSR2, &none, nullptr);
-        } else {
+        } else if (!stays_ignored(kSignals[i], before_[i])) {
             sigaction(kSignals[i], &action, nullptr);
         }
     }

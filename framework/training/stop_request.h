@@ -1,4 +1,4 @@
-// Signals that ask a training run to save what it has done. SIGUSR1 and SIGTERM, and SIGINT once: write a
+// Signals that ask a training run to save what it has done. SIGUSR1, SIGTERM and SIGHUP, and SIGINT once: write a
 // checkpoint and end. SIGUSR2: write one and go on. A second SIGINT ends the program at once.
 #pragma once
 
@@ -18,7 +18,7 @@ struct StopRequest {
 };
 
 // Takes these signals while it lives; what they did before is restored with its end. One at a time. The handler
-// only notes the signal: work goes on until somebody asks.
+// only notes the signal: work goes on until somebody asks. A SIGHUP that was ignored (nohup) still is.
 class StopSignals {
   public:
     StopSignals();
@@ -29,13 +29,13 @@ class StopSignals {
     // What has been asked for. A request for a checkpoint is told once, one to end from then on.
     StopRequest request() const;
 
-    // Nobody will ask any more. Signals that ask to end now do so at once: SIGINT as it did before, SIGUSR1 and SIGTERM
+    // Nobody will ask any more. Signals that ask to end now do so at once: SIGINT as it did before, the others
     // with that exit status, after `last_words` on standard error. SIGUSR2 asks for nothing. One that came meanwhile, and
     // was not told, counts as if it came now.
     void end_at_once(int exit_status, const char* last_words);
 
   private:
-    static constexpr int kSignals[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGINT};
+    static constexpr int kSignals[] = {SIGUSR1, SIGUSR2, SIGTERM, SIGHUP, SIGINT};
     struct sigaction before_[std::size(kSignals)];
     mutable bool told_ = false;  // of a request to end
 };

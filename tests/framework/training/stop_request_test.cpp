@@ -13,7 +13,7 @@ int seen_before = 0;
 void note(int signal) { seen_before = signal; }
 
 TEST(StopRequestTest, NotesASignalAndKeepsTheProgramAlive) {
-    for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) {
+    for (const int signal : {SIGUSR1, SIGTERM, SIGHUP, SIGINT}) {
         const StopSignals signals;
         EXPECT_FALSE(signals.request().asks_for_checkpoint());
         ASSERT_EQ(raise(signal), 0);
@@ -33,6 +33,18 @@ TEST(StopRequestTest, TellsOfACheckpointOnce) {
     EXPECT_FALSE(request.asks_to_end());
     EXPECT_STREQ(request.name(), "SIGUSR2");
     EXPECT_FALSE(signals.request().asks_for_checkpoint());
+}
+
+TEST(StopRequestTest, AHangupThatIsIgnoredStaysSo) {
+    const auto before = std::signal(SIGHUP, SIG_IGN);
+    {
+        StopSignals signals;
+        raise(SIGHUP);
+        EXPECT_FALSE(signals.request().asks_for_checkpoint());
+        signals.end_at_once(7, "");
+        raise(SIGHUP);
+    }
+    EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
 }
 
 TEST(StopRequestTest, RestoresWhatTheSignalsDidBefore) {
