@@ -35,7 +35,8 @@ ModelConfig step_config() {
 
 Batch random_batch() {
     Batch batch{Tensor::uninitialized({kBatch, kTokens}, DType::kInt32),
-                Tensor::uninitialized({kBatch, kTokens}, DType::kInt32)};
+                Tensor::uninitialized({kBatch, kTokens}, DType::kInt32),
+                {}};
     const CounterRng rng(1, purpose("bench"));
     for (std::int64_t i = 0; i < kBatch * kTokens; ++i) {
         const auto index = static_cast<std::uint64_t>(i);

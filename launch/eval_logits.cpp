@@ -83,7 +83,7 @@ void print_loss(const EvalCommand& command,
     for (std::int64_t i = grid.dp_rank(); i < count; i += grid.dp_size()) {
         const Tensor row = tokens.slice(0, i, i + 1);
         sum += model.evaluate(
-            {row.slice(1, 0, length).contiguous(), row.slice(1, 1, length + 1).contiguous()});
+            {row.slice(1, 0, length).contiguous(), row.slice(1, 1, length + 1).contiguous(), {}});
     }
     const double loss = model.data_parallel_mean(sum) * static_cast<double>(grid.dp_size()) /
                         static_cast<double>(count);

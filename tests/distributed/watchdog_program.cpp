@@ -47,7 +47,10 @@ void go_wrong(const Job& job, const std::string& mode) {
     } else if (mode == "slow") {
         sleep_seconds(600);
     } else if (mode == "busy") {
-        for (volatile std::uint64_t i = 0;; i = i + 1) {
+        volatile std::uint64_t turns = 0;
+        for (;;) {
+            const std::uint64_t next = turns + 1;
+            turns = next;
         }
     } else if (mode == "other_collective") {
         const Communicator& group = job.grid.tensor();
