@@ -152,7 +152,7 @@ TEST_F(TrainerTest, RefusesToResumeAnotherRun) {
     expect(model, "other data: got fingerprint ");
 }
 
-TEST_F(TrainerTest, NamesARunStateWithImpossibleCounts) {
+TEST_F(TrainerTest, RefusesARunStateWithImpossibleCounts) {
     BigramTable model;
     const std::string checkpoint = run(model, "run").checkpoint;
     const std::string file = checkpoint + "/trainer.json";
@@ -166,7 +166,8 @@ TEST_F(TrainerTest, NamesARunStateWithImpossibleCounts) {
         write_manifest(checkpoint, {});
         const Error error = failure(model, "run");
         EXPECT_EQ(error.code(), ErrorCode::kIo);
-        EXPECT_NE(std::string(error.what()).find(file), std::string::npos) << error.what();
+        EXPECT_NE(std::string(error.what()).find(files_.file("run")), std::string::npos)
+            << error.what();
     }
 }
 
