@@ -118,7 +118,7 @@ void RigConfig::validate() const {
     model("plain").validate(1);
 }
 
-void check_rate(const char* setting, double rate) { check_range(setting, rate, 1e-9, 1e3); }
+void check_rate(const char* setting, double rate) { check_range(setting, rate, 1e-9, 1e30); }
 
 ModelConfig RigConfig::model(const std::string& method) const {
     ModelConfig config;

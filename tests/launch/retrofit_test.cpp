@@ -332,7 +332,7 @@ TEST_F(RetrofitCommandTest, RefusesModelsThatHaveANormAndWeightsThatAreNotFinite
         }
     }
     write_safetensors(file, tensors, metadata);
-    write_manifest(copy + "/checkpoints/step_00000030", {});
+    write_manifest(copy + "/checkpoints/step_00000030", {.step = 30});
     expect_refused("", "layers.1.attention.wq holds a NaN or an infinity", copy, 1);
     for (const std::string command : {"eval ", "sample --tokens 2 "}) {
         const Outcome outcome = run_evenkeel(command + copy);
