@@ -343,6 +343,14 @@ bool is_group_without_name(const CLI::App& program) {
     return name == "study" || name == "data" || name == "scale";
 }
 
+std::string names_of_commands(const CLI::App& group) {
+    std::string names;
+    for (const CLI::App* command : group.get_subcommands([](const CLI::App*) { return true; })) {
+        names += concat(names.empty() ? "" : ", ", command->get_name());
+    }
+    return names;
+}
+
 // A training step frees and takes the same memory over and over. By default the C library gives large
 // blocks back to the system each time, and a few percent of a step go into page faults.
 void keep_freed_memory() {
@@ -392,21 +400,27 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_bench(program, bench, device, choice);
     add_methods(program, methods, choice);
     add_study(program, study, choice);
-    add_scale(program, scale, choice.run);
+    add_scale(program, scale, choice);
     add_doctor(program, doctor, choice);
 
     const bool speaks = session.world().rank() == 0;
     try {
         program.parse(argc, argv);
     } catch (const CLI::ParseError& error) {
-        if (error.get_exit_code() == 0) {
+        const std::vector<std::string> extra = program.remaining(true);
+        const bool wants_name = program.get_subcommands().empty() || is_group_without_name(program);
+        const bool is_unknown = wants_name && !extra.empty();
+        if (error.get_exit_code() == 0 && !is_unknown) {
             if (speaks) program.exit(error);  // --help, --version
             return 0;
         }
-        const std::vector<std::string> extra = program.remaining(true);
-        const bool wants_name = program.get_subcommands().empty() || is_group_without_name(program);
-        if (speaks && wants_name && !extra.empty()) {
+        if (speaks && is_unknown) {
             std::cerr << extra.front() << ": no such command\nRun with --help for a list.\n";
+        } else if (speaks && wants_name && error.get_name() == "RequiredError") {
+            const CLI::App& group =
+                program.get_subcommands().empty() ? program : *program.get_subcommands()[0];
+            std::cerr << "a subcommand is required: " << names_of_commands(group)
+                      << "\nRun with --help for more information.\n";
         } else if (speaks) {
             program.exit(error, std::cerr, std::cerr);
         }

@@ -3,9 +3,8 @@
 namespace evenkeel {
 namespace {
 
-using Run = std::function<void(Communicator&)>;
-
-void add_cluster(CLI::App& app, ScaleCommand& command) {
+// without_tokens: what happens where --tokens is not given.
+void add_cluster(CLI::App& app, ScaleCommand& command, const std::string& without_tokens) {
     app.add_option("--config", command.config, "JSON configuration of the run")
         ->required()
         ->type_name("FILE");
@@ -26,33 +25,33 @@ void add_cluster(CLI::App& app, ScaleCommand& command) {
     app.add_option("--batch", command.batch, "Sequences a step; default: trainer.batch_size")
         ->default_str("")
         ->type_name("N");
-    app.add_option("--tokens", command.tokens,
-                   "Tokens of the whole run, 15e12; default: trainer.steps of them")
+    app.add_option("--tokens", command.tokens, "Tokens of the whole run, 15e12; " + without_tokens)
         ->default_str("")
         ->type_name("N");
     app.add_flag("--json", command.json, "Print JSON");
 }
 
-void add_plan(CLI::App& scale, ScaleCommand& command, Run& run) {
+void add_plan(CLI::App& scale, ScaleCommand& command, Choice& choice) {
     CLI::App& app = *scale.add_subcommand(
         "plan", "A configuration on a cluster: time of a step, memory, days and GPU-hours");
-    add_cluster(app, command);
+    add_cluster(app, command, "default: trainer.steps of them");
     app.footer(
         "Examples:\n"
         "  evenkeel scale plan --config configs/8b_8gpu.json --hardware h100 --tokens 15e12\n"
         "  evenkeel scale plan --config configs/70b.json --hardware h200 --gpus 1024 --json\n\n"
-        "Nothing is run: the numbers are a model's, docs/scaling.md.");
+        "Nothing is run: the numbers are a model's, docs/scaling.md. Exit status 1 where it does "
+        "not fit.");
     app.callback([&] {
-        run = [&](Communicator& world) {
-            if (world.rank() == 0) run_scale_plan(command);
+        choice.run = [&](Communicator& world) {
+            if (world.rank() == 0) choice.status = run_scale_plan(command);
         };
     });
 }
 
-void add_search(CLI::App& scale, ScaleCommand& command, Run& run) {
+void add_search(CLI::App& scale, ScaleCommand& command, Choice& choice) {
     CLI::App& app = *scale.add_subcommand(
         "search", "The fastest layout of a model on a number of GPUs, and why");
-    add_cluster(app, command);
+    add_cluster(app, command, "without it no duration is printed");
     app.add_flag("--pipeline", command.pipeline,
                  "Also layouts with pipelines, which evenkeel does not run");
     app.add_flag("--across-nodes", command.across_nodes,
@@ -72,13 +71,13 @@ void add_search(CLI::App& scale, ScaleCommand& command, Run& run) {
         "parallelism, zero_stage,\nrecompute and micro-batches up to 16; a layout whose copies do "
         "not divide the batch takes up to 5 % less of it.");
     app.callback([&] {
-        run = [&](Communicator& world) {
+        choice.run = [&](Communicator& world) {
             if (world.rank() == 0) run_scale_search(command);
         };
     });
 }
 
-void add_measure(CLI::App& scale, ScaleMeasureCommand& command, Run& run) {
+void add_measure(CLI::App& scale, ScaleMeasureCommand& command, Choice& choice) {
     CLI::App& app = *scale.add_subcommand(
         "measure", "Collectives between the ranks: time, bandwidth, correctness, alpha and beta");
     app.add_option("--tensor-parallel", command.tensor_parallel,
@@ -116,12 +115,13 @@ void add_measure(CLI::App& scale, ScaleMeasureCommand& command, Run& run) {
         "  evenkeel scale plan --config configs/8b_8gpu.json --network network.json\n\n"
         "Sizes, algorithm and bus bandwidth are as nccl-tests counts them. Every third size is "
         "held out of the fit\nand predicted by it. docs/scaling.md.");
-    app.callback([&] { run = [&](Communicator& world) { run_scale_measure(command, world); }; });
+    app.callback(
+        [&] { choice.run = [&](Communicator& world) { run_scale_measure(command, world); }; });
 }
 
 }  // namespace
 
-void add_scale(CLI::App& program, ScaleCommands& commands, Run& run) {
+void add_scale(CLI::App& program, ScaleCommands& commands, Choice& choice) {
     CLI::App& app = *program.add_subcommand(
         "scale", "What a cluster would make of a run: step time, memory, the best layout");
     app.require_subcommand(1);
@@ -130,16 +130,16 @@ void add_scale(CLI::App& program, ScaleCommands& commands, Run& run) {
         "  evenkeel scale plan --config configs/8b_8gpu.json --hardware h100 --tokens 15e12\n"
         "  evenkeel scale search --config configs/70b.json --gpus 1024\n"
         "  evenkeel scale validate");
-    add_plan(app, commands.plan, run);
-    add_search(app, commands.search, run);
-    add_measure(app, commands.measure, run);
+    add_plan(app, commands.plan, choice);
+    add_search(app, commands.search, choice);
+    add_measure(app, commands.measure, choice);
 
     CLI::App& validate =
         *app.add_subcommand("validate", "The model against published results, row by row");
     validate.add_flag("--json", commands.validate.json, "Print JSON, with sources and notes");
     validate.footer("Examples:\n  evenkeel scale validate\n  evenkeel scale validate --json");
     validate.callback([&] {
-        run = [&](Communicator& world) {
+        choice.run = [&](Communicator& world) {
             if (world.rank() == 0) run_scale_validate(commands.validate);
         };
     });
@@ -151,7 +151,7 @@ void add_scale(CLI::App& program, ScaleCommands& commands, Run& run) {
         "Examples:\n  evenkeel scale hardware\n  evenkeel scale hardware h100 > mine.json\n\n"
         "Such a file, changed, is a cluster of one's own: --hardware mine.json.");
     hardware.callback([&] {
-        run = [&](Communicator& world) {
+        choice.run = [&](Communicator& world) {
             if (world.rank() == 0) run_scale_hardware(commands.hardware);
         };
     });

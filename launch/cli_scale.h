@@ -1,11 +1,8 @@
 // How the commands of `evenkeel scale` are typed.
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
-
+#include "launch/cli.h"
 #include "launch/scale/command.h"
-#include "parallel/communicator.h"
 
 namespace evenkeel {
 
@@ -15,7 +12,6 @@ struct ScaleCommands {
     ScaleValidateCommand validate;
     ScaleHardwareCommand hardware;
 };
-// The commands and `run` must outlive the program's parsing; `run` is set to what has been asked for.
-void add_scale(CLI::App& program, ScaleCommands& commands, std::function<void(Communicator&)>& run);
+void add_scale(CLI::App& program, ScaleCommands& commands, Choice& choice);
 
 }  // namespace evenkeel

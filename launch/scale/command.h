@@ -23,8 +23,8 @@ struct ScaleCommand {
     std::string network;                 // --network FILE: measured; "": the description's
     bool json = false;
 };
-// The configuration as it stands: step, memory, days.
-void run_scale_plan(const ScaleCommand& command);
+// The configuration as it stands: step, memory, days. Returns the program's status, 1 where it does not fit.
+int run_scale_plan(const ScaleCommand& command);
 // The layout that trains the configuration's model fastest.
 void run_scale_search(const ScaleCommand& command);
 

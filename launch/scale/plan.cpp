@@ -37,6 +37,12 @@ Plan make_plan(const ScaleCommand& command) {
     EVENKEEL_CHECK_CODE(P > 0 && gpus % P == 0, ErrorCode::kConfig, "scale", "--gpus: got ", gpus,
                         ", want a multiple of parallel.tensor_parallel, ", P);
     if (command.gpus) plan.config.parallel.data_parallel = gpus / P;
+    const std::int64_t micro_batch = plan.config.trainer.micro_batch_size;
+    EVENKEEL_CHECK_CODE(
+        !command.batch || micro_batch < 1 || *command.batch % (micro_batch * (gpus / P)) == 0,
+        ErrorCode::kConfig, "scale", "--batch: got ", command.batch.value_or(0),
+        ", want a multiple of ", micro_batch * (gpus / P), " (trainer.micro_batch_size ",
+        micro_batch, " x ", gpus / P, " data-parallel ranks)");
     plan.config.validate(static_cast<int>(gpus));
     const scaling::Shares shares;
     plan.candidate = scaling::evaluate(plan.hardware, shares, plan_of(plan.config, gpus));
@@ -79,11 +85,16 @@ void print_json(const Plan& plan) {
     std::cout << json.dump(2) << "\n";
 }
 
+// What is said of a run that cannot be.
+const char* comparison_text(const Plan& plan) {
+    return plan.fits() ? "" : "(does not fit; for comparison) ";
+}
+
 void print_step(const Plan& plan) {
     const scaling::StepTime& time = plan.candidate.time;
     const double total = time.total(), tokens_per_second = plan.candidate.tokens_per_second();
-    std::cout << "step      " << seconds_text(total) << "  " << count_text(tokens_per_second)
-              << " tokens/s, "
+    std::cout << "step      " << comparison_text(plan) << seconds_text(total) << "  "
+              << count_text(tokens_per_second) << " tokens/s, "
               << grouped(static_cast<std::int64_t>(tokens_per_second /
                                                    static_cast<double>(plan.gpus())))
               << " a GPU  MFU " << percent_text(plan.utilisation) << "\n";
@@ -128,7 +139,7 @@ void print_run(const Plan& plan) {
                   << ", and that is no longer than a restart and the work done again\n";
         return;
     }
-    std::cout << "run       " << count_text(budget.tokens) << " tokens at "
+    std::cout << "run       " << comparison_text(plan) << count_text(budget.tokens) << " tokens at "
               << count_text(budget.tokens / days) << " a day: " << duration_text(budget.seconds)
               << ", " << grouped(static_cast<std::int64_t>(days * 24.0 * gpus)) << " GPU-hours\n"
               << "  checkpoints            every " << duration_text(run.interval) << ", "
@@ -148,9 +159,10 @@ void print_text(const Plan& plan) {
         (plan.gpus() + plan.hardware.gpus_per_node - 1) / plan.hardware.gpus_per_node;
     std::cout << "model     " << grouped(parameter_count(plan.config.model)) << " parameters, "
               << plan.config.model.num_layers << " layers, width " << plan.config.model.width
-              << ", " << plan.config.model.vocab_size << " tokens\n"
+              << ", vocabulary " << plan.config.model.vocab_size << "\n"
               << "cluster   " << grouped(plan.gpus()) << " GPUs on " << grouped(nodes)
-              << " node(s), " << plan.hardware.name << ": " << plan.hardware.title << "\n"
+              << (nodes == 1 ? " node, " : " nodes, ") << plan.hardware.name << ": "
+              << plan.hardware.title << "\n"
               << "layout    " << layout_text(layout) << ", " << settings_text(layout) << " x "
               << layout.seq_len << " tokens; " << count_text(layout.tokens())
               << " tokens a step\n\n";
@@ -181,13 +193,14 @@ void print_text(const Plan& plan) {
 
 }  // namespace
 
-void run_scale_plan(const ScaleCommand& command) {
+int run_scale_plan(const ScaleCommand& command) {
     const Plan plan = make_plan(command);
     if (command.json) {
         print_json(plan);
     } else {
         print_text(plan);
     }
+    return plan.fits() ? 0 : 1;
 }
 
 }  // namespace evenkeel

@@ -19,7 +19,11 @@ using scaling::StepTime;
 RunConfig configuration(const ScaleCommand& command) {
     RunConfig config = load_run_config(command.config, command.overrides);
     config.device = Device::kCuda;
-    if (command.batch) config.trainer.batch_size = *command.batch;
+    if (command.batch) {
+        EVENKEEL_CHECK_CODE(*command.batch > 0, ErrorCode::kConfig, "scale", "--batch: got ",
+                            *command.batch, ", want 1 or more sequences a step");
+        config.trainer.batch_size = *command.batch;
+    }
     return config;
 }
 

@@ -34,7 +34,7 @@ TEST(ScaleTest, APlanTellsTimeMemoryAndDays) {
     const Outcome plan =
         run_evenkeel("scale plan" + config("8b_8gpu") + "--hardware h100 --tokens 15e12");
     ASSERT_EQ(plan.status, 0) << plan.output;
-    for (const char* part : {"6,981,849,088 parameters", "8 GPUs on 1 node(s), h100",
+    for (const char* part : {"6,981,849,088 parameters", "8 GPUs on 1 node, h100",
                              "tensor parallel 4 x data parallel 2", "45.0 GiB a GPU, fits",
                              "tokens/s", "MFU", "tensor-parallel sums", "15 trillion tokens",
                              "GPU-hours", "causal attention counted once", "989 TFLOP/s"}) {
@@ -79,8 +79,14 @@ TEST(ScaleTest, APlansMemoryIsThatOfTheTrainingsPlan) {
 TEST(ScaleTest, APlanThatDoesNotFitTellsByHowMuchAndWhatWould) {
     const Outcome plan = run_evenkeel("scale plan" + config("8b_8gpu") +
                                       "--gpus 8 --set parallel.tensor_parallel=1");
-    ASSERT_EQ(plan.status, 0) << plan.output;
+    ASSERT_EQ(plan.status, 1) << plan.output;
     EXPECT_NE(plan.output.find("does not fit: "), std::string::npos) << plan.output;
+    for (const char* line : {"step", "run "}) {
+        const std::string start = concat("\n", line);
+        const std::size_t at = plan.output.find(start);
+        ASSERT_NE(at, std::string::npos) << plan.output;
+        EXPECT_EQ(plan.output.find("(does not fit; for comparison)", at), at + 11) << plan.output;
+    }
     EXPECT_NE(plan.output.find("parallel.zero_stage=1 fits: "), std::string::npos) << plan.output;
 }
 
@@ -174,7 +180,9 @@ TEST(ScaleTest, BadInputIsToldInOneSentence) {
     expect_complaint("plan" + config("8b_8gpu") + "--gpus 12", "trainer.batch_size");
     expect_complaint("plan" + config("8b_8gpu") + "--tokens 0", "--tokens: got 0, want");
     expect_complaint("search" + config("8b_8gpu") + "--tokens nan", "--tokens: got nan, want");
-    expect_complaint("plan" + config("8b_8gpu") + "--batch 0", "trainer.batch_size");
+    expect_complaint("plan" + config("8b_8gpu") + "--batch 0", "--batch: got 0, want 1 or more");
+    expect_complaint("plan" + config("8b_8gpu") + "--batch 3",
+                     "--batch: got 3, want a multiple of ");
     expect_complaint("plan --config nowhere.json", "nowhere.json");
     expect_complaint("search" + config("405b") + "--gpus 64", "none of ");
     expect_complaint("search" + config("405b") + "--gpus 7777", "no layout divides 7777 GPUs");
