@@ -93,7 +93,8 @@ Figure loss_figure(const RunData& run, const ReportCommand& command) {
     plot.format = ".4f";
     plot.unit = run.config.data.has_tokens() ? "nats per token" : "nats per byte";
     const std::vector<Point> loss = scalar_points(run.records, "loss");
-    plot.series.push_back({"training", kBlue, loss});
+    const bool compares = !command.compare.empty();
+    plot.series.push_back({compares ? concat("training, ", command.run) : "training", kBlue, loss});
     plot.series.push_back({"validation", kOrange, scalar_points(run.records, "validation_loss"),
                            Series::Style::kPoints});
     if (run.summary.is_object() && !loss.empty()) {
@@ -105,12 +106,12 @@ Figure loss_figure(const RunData& run, const ReportCommand& command) {
         }
     }
     std::string note;
-    if (!command.compare.empty()) {
+    if (compares) {
         const RunData other = read_run(command.compare);
         const CurveDifference difference = compare_losses(run.records, other.records);
         note = sentence(difference, command.compare);
-        plot.series.push_back({command.compare, "#b3257a", scalar_points(other.records, "loss"),
-                               Series::Style::kDashed});
+        plot.series.push_back({concat("training, ", command.compare), "#b3257a",
+                               scalar_points(other.records, "loss"), Series::Style::kDashed});
     }
     plot.marks = alarm_marks(run.records);
     Figure figure = figure_of("Loss", plot);
@@ -182,7 +183,8 @@ std::vector<Fact> facts_of(const RunData& run) {
         add("unigram_entropy", "%.4f", "unigram entropy, nats/byte");
     }
     if (const auto score = scalar_points(run.records, "loss_spike_score"); !score.empty()) {
-        facts.push_back({format("%.2g %%", score.back().y), "loss spike score"});
+        facts.push_back({format("%.2g %%", score.back().y),
+                         "loss spike score: steps 7 deviations or more off the mean"});
     }
     facts.push_back({grouped(std::llround(number("parameters"))), "parameters"});
     if (const double speed = number("tokens_per_second"); std::isfinite(speed)) {
@@ -255,7 +257,7 @@ std::string write_report(const ReportCommand& command) {
     }
     for (Figure& figure : head_figures(run.records)) page.figures.push_back(std::move(figure));
     page.figures.push_back(
-        scalar_figure(run, "tokens_per_second", "Speed", "tokens per second", ",.0f"));
+        scalar_figure(run, "tokens_per_second", "Tokens per second", "tokens per second", ",.0f"));
     page.figures.back().group = "Speed";
     page.figures.back().wide = true;
     if (run.summary.is_object()) page.sample = run.summary.value("sample", "");

@@ -283,9 +283,8 @@ std::vector<GainFit> fit_layers(const ProcessGrid& grid,
                                                                calibration.layers[layer].config());
         }
         fits.push_back(fit_gains(calibration.layers[layer], of_layer));
-        log_progress(
-            concat("gains of layer ", layer, ", the last is ", calibration.layers.size() - 1),
-            layer + 1 == calibration.layers.size());
+        log_progress(concat("gains: layer ", layer + 1, " of ", calibration.layers.size()),
+                     layer + 1 == calibration.layers.size());
         if (normed) continue;
         // Nothing changes there.
         for (HeadFit& head : fits.back().heads) {

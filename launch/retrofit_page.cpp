@@ -148,17 +148,30 @@ PageTable head_table(const RetrofitFindings& findings) {
     return table;
 }
 
+// "mean rms, fitted by kl_tied in 3 of 8 heads" where fits have taken the place of some of what was asked for.
+std::string gains_text(const RetrofitFindings& findings) {
+    std::string text = text_of_gains(findings.layers);
+    if (findings.estimator != GainEstimator::kMeanRms) return text;
+    std::ptrdiff_t heads = 0, fitted = 0;
+    for (const LayerFinding& layer : findings.layers) {
+        if (!layer.normed) continue;
+        heads += static_cast<std::ptrdiff_t>(layer.heads.size());
+        fitted += std::count_if(
+            layer.heads.begin(), layer.heads.end(),
+            [](const HeadFinding& head) { return head.estimator == GainEstimator::kKlTied; });
+    }
+    if (fitted == 0) return text;
+    return concat("mean rms, fitted by ", name_of(GainEstimator::kKlTied), " in ", fitted, " of ",
+                  heads, " heads");
+}
+
 }  // namespace
 
 std::string to_page(const RetrofitFindings& findings, const std::string& vega) {
     ReportPage page;
     page.title = "Retrofit of " + findings.model;
     page.subtitle = concat(
-        "QK-norm with gains of ", text_of_gains(findings.layers),
-        findings.estimator == GainEstimator::kMeanRms &&
-                text_of_gains(findings.layers) != name_of(findings.estimator)
-            ? ", refined where the mean rms was not enough"
-            : "",
+        "QK-norm with gains of ", gains_text(findings),
         findings.anneal_steps > 0 ? concat(", annealed over ", findings.anneal_steps, " steps")
                                   : std::string(),
         "; ", findings.calibration_sequences, " sequences of ", findings.seq_len,

@@ -298,13 +298,15 @@ std::string refine_reason(double q_variation,
                           const GainFitOptions& options) {
     std::string reason;
     const auto add = [&](const char* what, double value, double limit) {
-        if (value <= limit) return;
-        if (!reason.empty()) reason += ", ";
-        reason += concat(what, " ", digits(value), " is above ", limit);
+        if (value > limit) reason += concat(reason.empty() ? "" : ", ", what, " ", digits(value));
     };
-    add("the variation of the queries' rms", q_variation, options.refine_variation);
-    add("the variation of the keys' rms", k_variation, options.refine_variation);
-    add("the largest logit", max_logit, options.refine_max_logit);
+    add("CV q", q_variation, options.refine_variation);
+    add(reason.empty() ? "CV k" : "k", k_variation, options.refine_variation);
+    if (!reason.empty()) reason += concat(" (limit ", options.refine_variation, ")");
+    if (max_logit > options.refine_max_logit) {
+        reason += concat(reason.empty() ? "" : ", ", "largest logit ", digits(max_logit),
+                         " (limit ", options.refine_max_logit, ")");
+    }
     return reason;
 }
 

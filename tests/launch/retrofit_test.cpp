@@ -237,7 +237,7 @@ TEST_F(RetrofitCommandTest, ConfigurationsWorkFromAnyDirectoryAndOnlyTheNormHasA
                            " --set data.path=",
                            fs::relative(tiny_->text, scratch_.path()).string()));
     ASSERT_EQ(made.status, 0) << made.output;
-    EXPECT_EQ(count_of("gains of layer 0, the last is 1", made.output), 1) << made.output;
+    EXPECT_EQ(count_of("gains: layer 1 of 2", made.output), 1) << made.output;
     for (const char* name : {"config", "control"}) {
         const std::string file = concat(out("here/a/"), name, ".json");
         const Json config = Json::parse(read_file(file));

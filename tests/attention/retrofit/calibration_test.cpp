@@ -148,11 +148,11 @@ TEST(Calibration, TelemetryOfAllDataIsTheLargestLogitAndTheMeanEntropy) {
 
 TEST(RefineReason, NamesWhatIsAboveItsLimit) {
     EXPECT_EQ(refine_reason(0.15, 0.1, 50.0, {}), "");
-    EXPECT_EQ(
-        refine_reason(0.2, 0.1, 51.0, {}),
-        "the variation of the queries' rms 0.2 is above 0.15, the largest logit 51 is above 50");
-    EXPECT_EQ(refine_reason(0.1, 0.16, 1.0, {}),
-              "the variation of the keys' rms 0.16 is above 0.15");
+    EXPECT_EQ(refine_reason(0.2, 0.1, 51.0, {}),
+              "CV q 0.2 (limit 0.15), largest logit 51 (limit 50)");
+    EXPECT_EQ(refine_reason(0.1, 0.16, 1.0, {}), "CV k 0.16 (limit 0.15)");
+    EXPECT_EQ(refine_reason(0.38, 0.775, 1.0, {}), "CV q 0.38, k 0.775 (limit 0.15)");
+    EXPECT_EQ(refine_reason(0.1, 0.1, 60.0, {}), "largest logit 60 (limit 50)");
 }
 
 }  // namespace
