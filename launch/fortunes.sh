@@ -10,3 +10,4 @@ mkdir -p "$(dirname "$1")"
 find /usr/share/games/fortunes -type f ! -name '*.dat' | LC_ALL=C sort | xargs cat |
     awk 'BEGIN { RS = "\n%\n"; ORS = "\n%\n" } { pile[NR % 20] = pile[NR % 20] $0 ORS }
          END { ORS = ""; for (i = 0; i < 20; i++) print pile[i] }' >"$1"
+echo "text: $1, $(wc -c <"$1") bytes of the package fortunes"

@@ -29,7 +29,6 @@ echo "build/evenkeel after $((SECONDS - ready)) s"
 
 say "3/5  train on $ranks ranks"
 launch/fortunes.sh runs/fortunes.txt
-echo "text: runs/fortunes.txt, $(wc -c <runs/fortunes.txt) bytes of the package fortunes"
 rm -rf "$run" "$one_rank"
 mpi_environment
 OMP_NUM_THREADS=$((cores > ranks ? cores / ranks : 1)) \

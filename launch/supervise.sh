@@ -40,6 +40,10 @@ while [ $# -gt 0 ]; do
         printf -v "${1#--}" %d "$((10#$2))"
         shift 2
         ;;
+    -h | --help)
+        sed -n '2,/^[^#]/{/^#/s/^# \{0,1\}//p}' "$0"
+        exit 0
+        ;;
     -*) usage ;;
     *) break ;;
     esac

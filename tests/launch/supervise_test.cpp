@@ -112,6 +112,15 @@ TEST_F(SuperviseTest, RefusesACommandThatWouldGoBackAtEveryStart) {
     EXPECT_NE(outcome.output.find("--rewind"), std::string::npos) << outcome.output;
 }
 
+TEST_F(SuperviseTest, ItsHelpIsTheTextAtItsTop) {
+    const Outcome outcome =
+        run_command(std::string(EVENKEEL_SOURCE_DIR) + "/launch/supervise.sh --help");
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_EQ(outcome.output.find("Starts a training run again"), 0u) << outcome.output;
+    EXPECT_NE(outcome.output.find("--most S"), std::string::npos) << outcome.output;
+    EXPECT_EQ(outcome.output.find("set -euo"), std::string::npos) << outcome.output;
+}
+
 TEST_F(SuperviseTest, IsCleanToShellcheck) {
     if (run_command("command -v shellcheck").status != 0) GTEST_SKIP() << "no shellcheck";
     const Outcome outcome =
