@@ -1,6 +1,7 @@
 // evenkeel data: files of tokens, made and looked at.
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iostream>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -71,6 +72,11 @@ void run_data_build(const DataBuildCommand& command) {
 }
 
 void run_data_inspect(const DataInspectCommand& command) {
+    std::error_code ignored;
+    const bool is_prefix = std::filesystem::is_regular_file(command.path + ".bin", ignored);
+    EVENKEEL_CHECK_CODE(is_token_file(command.path) || is_prefix, ErrorCode::kConfig, "data",
+                        command.path,
+                        " is no file of tokens; want FILE.bin, or a PREFIX with .bin and .idx");
     const auto description = read_token_description(command.path);
     // An id that the description does not know is an error.
     const std::int64_t vocab_size = description ? description->vocab_size : std::int64_t{1} << 31;

@@ -99,12 +99,14 @@ void RunConfig::validate(int world_size) const {
         model.attention.causal, code, "config",
         "model.attention.causal: got false, want true: a token that is seen can't be ",
         "predicted");
+    EVENKEEL_CHECK_CODE(!data.path.empty(), code, "config", "data.path: got \"\", want ",
+                        model.vocab_size >= 256
+                            ? "a text file, a directory of text files or a file of tokens"
+                            : "a file of the model's tokens (docs/data.md)");
     EVENKEEL_CHECK_CODE(model.vocab_size >= 256 || data.has_tokens(), code, "config",
-                        "model.vocab_size: got ", model.vocab_size,
-                        ", want 256 or more (every byte is a token)");
-    EVENKEEL_CHECK_CODE(
-        !data.path.empty(), code, "config",
-        "data.path: got \"\", want a text file, a directory of text files or a file of tokens");
+                        "data.path: got a text, whose bytes are tokens 0 to 255, for "
+                        "model.vocab_size ",
+                        model.vocab_size, "; want a file of the model's tokens (docs/data.md)");
 }
 
 RunConfig load_run_config(const std::string& path, const std::vector<std::string>& overrides) {

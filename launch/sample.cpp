@@ -11,15 +11,15 @@ namespace evenkeel {
 
 void run_sample(const SampleCommand& command, Communicator& world) {
     SavedRun run = open_saved_run(command.run, command.overrides, readers_of(world));
-    RunConfig checked = run.config;
-    if (checked.data.path.empty()) checked.data.path = "none";  // of a folder; none is read
-    checked.validate(world.size());
     const auto tokenizer = tokenizer_of_run(run.config);
     EVENKEEL_CHECK_CODE(
         tokenizer != nullptr || reads_bytes(run), ErrorCode::kConfig, "sample", command.run,
-        ": got a model with a vocabulary of ", run.config.model.vocab_size,
-        ", which is not bytes, and no tokenizer; want --set data.tokenizer=FILE, a SentencePiece "
-        "model (the tokenizer.json of Hugging Face can't be read)");
+        ": this model, whose vocabulary of ", run.config.model.vocab_size,
+        " is not bytes, has no tokenizer here; want --set data.tokenizer=tokenizer.model, a "
+        "SentencePiece model (the tokenizer.json of Hugging Face can't be read)");
+    RunConfig checked = run.config;
+    if (checked.data.path.empty()) checked.data.path = "none.bin";  // none is read
+    checked.validate(world.size());
     start_watchdog(world, {.timeout_seconds = run.config.parallel.timeout_seconds});
     const ProcessGrid grid(world, run.config.parallel, run.config.device);
     LanguageModel model(grid, run.config.model,

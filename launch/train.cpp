@@ -32,6 +32,22 @@ std::string processors(const ProcessGrid& grid) {
     return concat(omp_get_max_threads(), " thread(s) each, cpu");
 }
 
+bool cuts_optimizer(const RunConfig& config, std::int64_t data_parallel) {
+    return config.parallel.zero_stage == 1 && data_parallel > 1;
+}
+
+const char* recompute_of(const ModelConfig& model) {
+    switch (model.recompute) {
+        case Recompute::kNone:
+            return "";
+        case Recompute::kAttention:
+            return ", recompute attention";
+        case Recompute::kFull:
+            return ", recompute full";
+    }
+    return "";
+}
+
 // A line for each file of tokens.
 std::string files_of(const Dataset& data) {
     const auto* const tokens = dynamic_cast<const TokenDataset*>(&data);
@@ -45,10 +61,11 @@ std::string describe(const RunConfig& config, const ProcessGrid& grid, const Dat
                   attention.num_kv_heads, " key/value heads of ", attention.head_dim, ", ",
                   config.model.type == ComputeType::kBf16 ? "bf16" : "fp32", "\nranks   ",
                   grid.world().size(), " (tensor parallel ", grid.tp_size(), " x data parallel ",
-                  grid.dp_size(), grid.sequence_parallel() ? ", sequence parallel" : "", "), ",
-                  processors(grid), "\ntext    ", grouped(data.train_tokens()), " ",
-                  unit_of(config), "s to train on, ", grouped(data.validation_tokens()),
-                  " held out", files_of(data));
+                  grid.dp_size(), grid.sequence_parallel() ? ", sequence parallel" : "",
+                  cuts_optimizer(config, grid.dp_size()) ? ", optimizer cut" : "",
+                  recompute_of(config.model), "), ", processors(grid), "\ntext    ",
+                  grouped(data.train_tokens()), " ", unit_of(config), "s to train on, ",
+                  grouped(data.validation_tokens()), " held out", files_of(data));
 }
 
 // What the first step took, against what was planned.
@@ -56,9 +73,10 @@ void report_memory(const MemoryPlan& plan, Device device) {
     const std::size_t peak = Buffer::peak_bytes(device);
     const double planned = static_cast<double>(plan.peak());
     const double ratio = static_cast<double>(peak) / planned;
-    const std::string text =
-        concat("memory  ", bytes_text(peak), " a rank at the peak of the first step, ",
-               bytes_text(plan.peak()), " planned");
+    const std::string text = concat(
+        "memory  ", bytes_text(peak), " a rank at the peak of the first step, ",
+        bytes_text(plan.peak()), " planned",
+        plan.snapshot == 0 || plan.snapshot_is_apart ? "" : " (without the checkpoint's copy)");
     constexpr double kSmall = 1 << 20;  // bytes: of a model for trying things out, a few tables
     if (std::abs(ratio - 1.0) <= 0.05 || std::abs(static_cast<double>(peak) - planned) <= kSmall) {
         return log_info(text);
@@ -291,8 +309,9 @@ void print_plan(const RunConfig& config) {
                                         std::max<std::int64_t>(parallel.data_parallel, 1));
     config.validate(ranks);
     std::cout << grouped(parameter_count(config.model)) << " parameters on " << ranks
-              << " rank(s), tensor parallel " << parallel.tensor_parallel
-              << "; memory of each rank, " << name_of(config.device) << "\n"
+              << (ranks == 1 ? " rank" : " ranks") << ", tensor parallel "
+              << parallel.tensor_parallel << "; memory of each rank, " << name_of(config.device)
+              << "\n"
               << to_text(plan_memory(config, ranks)) << savings_lines(config, ranks)
               << flops_text(config) << "\n";
 }
@@ -319,6 +338,12 @@ int run_train(const TrainCommand& command, Communicator& world) {
     log_info(compact_text(config));
     if (world.rank() == 0) {
         for (const std::string& text : config.model.warnings()) log_warning(text);
+        const std::int64_t copies = world.size() / config.parallel.tensor_parallel;
+        if (config.parallel.zero_stage == 1 && !cuts_optimizer(config, copies)) {
+            log_warning(
+                "parallel.zero_stage: got 1 with one data-parallel rank, among which there is "
+                "nothing to cut: as 0");
+        }
         const std::int64_t anneal = config.model.attention.qk_norm.anneal_steps;
         if (anneal > config.trainer.steps) {
             log_warning(concat("model.attention.qk_norm.anneal_steps: got ", anneal,

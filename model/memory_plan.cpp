@@ -333,11 +333,14 @@ std::string to_text(const MemoryPlan& plan) {
     line("tables", plan.tables, "rotation, telemetry, token ids");
     line("activations", plan.saved, bytes_text(plan.saved_layer) + " a layer");
     line("loss", plan.loss, "logits, replaced by their gradients");
-    line("backward", plan.backward, "what it makes on top of these, and again");
+    line("backward", plan.backward, "gradients of one layer, and activations made again");
     line("communication", plan.communication, "");
     line("workspace", plan.workspace,
          "cuBLASLt; beside it a GPU holds its context and NCCL's buffers");
-    if (!plan.snapshot_is_apart) line("checkpoint", plan.snapshot, kSnapshot);
+    if (!plan.snapshot_is_apart && plan.snapshot > 0) {
+        line("first step", plan.peak(), "all of these, at its peak");
+        line("checkpoint", plan.snapshot, kSnapshot);
+    }
     line("in all", plan.total(), "");
     if (plan.snapshot_is_apart) line("on the host", plan.snapshot, kSnapshot);
     return text;

@@ -219,6 +219,8 @@ std::string TokenDataset::describe() const {
         }
         if (stream.index() != nullptr) {
             text += concat(" in ", stream.index()->num_documents(), " documents");
+        } else if (packing_ == DataConfig::Packing::kDocuments && end_of_document_ < 0) {
+            text += ", no document boundaries: data.end_of_document is not set";
         }
         if (train_.size() > 1) {
             text += concat(", share ", static_cast<double>(blend_->numerators()[i]) /

@@ -28,7 +28,7 @@ void resume_from(const std::string& checkpoint,
                  RunState& state,
                  AlarmBoard& board) {
     const RunState saved = read_resumable(checkpoint, model, state);
-    const std::string changed = json_difference(state.settings, saved.settings);
+    const std::string changed = json_changes(saved.settings, state.settings);
     if (!changed.empty() && model.is_main_rank()) {
         log_warning("resuming with other settings than " + checkpoint +
                     " was trained with: " + changed);

@@ -48,23 +48,39 @@ std::string shown(const Json& json, const std::string& key) {
     return json.contains(key) ? json[key].dump() : "nothing";
 }
 
-void append_difference(const Json& got,
-                       const Json& want,
-                       const std::string& prefix,
-                       std::string& text) {
+// What is said of a value in two places.
+using Words = std::string (*)(const std::string& a, const std::string& b);
+
+std::string got_and_want(const std::string& got, const std::string& want) {
+    return concat("got ", got, ", want ", want);
+}
+
+std::string before_and_now(const std::string& before, const std::string& now) {
+    return concat(before, " before, ", now, " now");
+}
+
+void append_difference(
+    const Json& a, const Json& b, const std::string& prefix, Words words, std::string& text) {
     const auto compare = [&](const std::string& key) {
-        if (got.contains(key) && want.contains(key) && got[key].is_object() &&
-            want[key].is_object()) {
-            append_difference(got[key], want[key], prefix + key + ".", text);
-        } else if (shown(got, key) != shown(want, key)) {
-            text += concat(text.empty() ? "" : "; ", prefix, key, ": got ", shown(got, key),
-                           ", want ", shown(want, key));
+        if (a.contains(key) && b.contains(key) && a[key].is_object() && b[key].is_object()) {
+            append_difference(a[key], b[key], prefix + key + ".", words, text);
+        } else if (shown(a, key) != shown(b, key)) {
+            text += concat(text.empty() ? "" : "; ", prefix, key, ": ",
+                           words(shown(a, key), shown(b, key)));
         }
     };
-    for (const auto& item : got.items()) compare(item.key());
-    for (const auto& item : want.items()) {
-        if (!got.contains(item.key())) compare(item.key());
+    for (const auto& item : a.items()) compare(item.key());
+    for (const auto& item : b.items()) {
+        if (!a.contains(item.key())) compare(item.key());
     }
+}
+
+std::string difference_of(const std::string& first, const std::string& second, Words words) {
+    const Json a = Json::parse(first, nullptr, false), b = Json::parse(second, nullptr, false);
+    if (!a.is_object() || !b.is_object()) return first == second ? "" : words(first, second);
+    std::string text;
+    append_difference(a, b, "", words, text);
+    return text;
 }
 
 std::string data_difference(const RunState& saved, const RunState& now) {
@@ -77,13 +93,11 @@ std::string data_difference(const RunState& saved, const RunState& now) {
 }  // namespace
 
 std::string json_difference(const std::string& got, const std::string& want) {
-    const Json a = Json::parse(got, nullptr, false), b = Json::parse(want, nullptr, false);
-    if (!a.is_object() || !b.is_object()) {
-        return got == want ? "" : concat("got ", got, ", want ", want);
-    }
-    std::string text;
-    append_difference(a, b, "", text);
-    return text;
+    return difference_of(got, want, got_and_want);
+}
+
+std::string json_changes(const std::string& before, const std::string& now) {
+    return difference_of(before, now, before_and_now);
 }
 
 std::string to_json(const RunState& state) {

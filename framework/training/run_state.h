@@ -34,5 +34,7 @@ void check_resumable(const RunState& saved, const RunState& now, const std::stri
 
 // Where two JSON objects differ: "num_layers: got 4, want 6; attention.head_dim: ..." ("" when equal).
 std::string json_difference(const std::string& got, const std::string& want);
+// The same in other words: "KEY: A before, B now; .."
+std::string json_changes(const std::string& before, const std::string& now);
 
 }  // namespace evenkeel

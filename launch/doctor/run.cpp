@@ -144,9 +144,12 @@ Check check_data(const Survey& survey) {
         if (group.text.empty()) continue;
         const RankFacts& rank = survey.ranks[static_cast<std::size_t>(group.ranks[0])];
         check.verdict = Verdict::kWrong;
-        check.fact = concat(group.text, ", ", rank_list(group.ranks), " on ", rank.host);
-        check.remedy =
-            "what the message asks for; the same path on every host: --set data.path=PATH";
+        const bool all = group.ranks.size() == survey.ranks.size();
+        check.fact = concat(group.text, ", ",
+                            all ? "all ranks" : rank_list(group.ranks) + " on " + rank.host);
+        check.remedy = all ? "what the message asks for, or other data: --set data.path=PATH"
+                           : "what the message asks for; the same path on every host: "
+                             "--set data.path=PATH";
         break;
     }
     return check;

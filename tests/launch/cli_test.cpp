@@ -104,6 +104,8 @@ TEST(CliTest, BenchOnCudaSaysWhyThereIsNone) {
 
 TEST(CliTest, MisspeltCommandIsNamed) {
     expect_refusal(run_evenkeel("tarin --config x.json"), {2, {"tarin"}});
+    expect_refusal(run_evenkeel("tarin --help"), {2, {"tarin: no such command"}});
+    expect_refusal(run_evenkeel("scale"), {2, {"a subcommand is required: plan, search"}});
 }
 
 TEST(CliTest, UnworkableNumbersAreRefusedInShort) {
@@ -417,8 +419,7 @@ TEST(CliTest, PlansMemoryWithoutRanksGpusOrText) {
     const Outcome outcome =
         run_evenkeel("train --plan --config " EVENKEEL_SOURCE_DIR "/configs/8b_8gpu.json");
     EXPECT_EQ(outcome.status, 0) << outcome.output;
-    EXPECT_NE(outcome.output.find(" parameters on 8 rank(s), tensor parallel 4;"),
-              std::string::npos)
+    EXPECT_NE(outcome.output.find(" parameters on 8 ranks, tensor parallel 4;"), std::string::npos)
         << outcome.output;
     EXPECT_NE(outcome.output.find("\n  in all "), std::string::npos) << outcome.output;
     EXPECT_NE(outcome.output.find("parallel.zero_stage=1 would save "), std::string::npos)

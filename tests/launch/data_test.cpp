@@ -97,7 +97,8 @@ TEST_F(DataCommandTest, AResumedRunIsTheUndisturbedOne) {
 }
 
 TEST_F(DataCommandTest, RefusalsSayWhatToChange) {
-    expect_words(run_evenkeel("data"), 2, {"subcommand"});
+    expect_words(run_evenkeel("data"), 2, {"a subcommand is required: build, inspect"});
+    expect_words(run_evenkeel("data nothing --help"), 2, {"nothing: no such command"});
     expect_words(run_evenkeel("data nothing"), 2, {"nothing: no such command"});
     expect_words(run_evenkeel("data build --help"), 0, {"Examples:", "--end-of-document"});
     expect_words(run_evenkeel("data inspect --help"), 0, {"Examples:"});
@@ -120,6 +121,8 @@ TEST_F(DataCommandTest, RefusalsSayWhatToChange) {
     expect_words(run_evenkeel("data inspect " + wide), 1, {"token 2", "got id 900, want 0 to 899"});
     expect_words(run_evenkeel("data inspect " + tiny_.directory.write("odd.bin", "odd")), 1,
                  {"odd.bin: got 3 bytes"});
+    expect_words(run_evenkeel("data inspect " + input_), 2,
+                 {"corpus.jsonl is no file of tokens; want FILE.bin, or a PREFIX"});
 }
 
 }  // namespace

@@ -291,7 +291,10 @@ TEST_F(DoctorTest, DisksThatAreFullOrSlowAreNoticed) {
 TEST_F(DoctorTest, DataTimeOutsAndSignalsAreLookedAt) {
     rank(3).data_problem = "text.txt, which does not exist";
     expect("run", "data", Verdict::kWrong, "text.txt, which does not exist, rank 3 on n1",
-           "data.path");
+           "the same path on every host");
+    for (RankFacts& facts : survey_.ranks) facts.data_problem = "text.txt, which does not exist";
+    expect("run", "data", Verdict::kWrong, "text.txt, which does not exist, all ranks",
+           "or other data: --set data.path=PATH");
     survey_.config->parallel.timeout_seconds = 2.0;
     expect("run", "time-out", Verdict::kWarning, "2 s", "timeout_seconds");
     survey_.config->parallel.timeout_seconds = 7200.0;

@@ -181,6 +181,17 @@ TEST(RunConfigTest, RejectsAttentionThatSeesTheAnswer) {
 
 TEST(RunConfigTest, RejectsAMissingTextPath) {
     EXPECT_NE(complaint(RunConfig(), 1).find("data.path"), std::string::npos);
+    RunConfig config = valid_config();
+    config.model.vocab_size = 64;
+    EXPECT_NE(complaint(config, 1).find("data.path: got a text, whose bytes are tokens 0 to 255, "
+                                        "for model.vocab_size 64; want a file of the model's "
+                                        "tokens"),
+              std::string::npos)
+        << complaint(config, 1);
+    config.data.path = "";
+    EXPECT_NE(complaint(config, 1).find("data.path: got \"\", want a file of the model's tokens"),
+              std::string::npos)
+        << complaint(config, 1);
 }
 
 }  // namespace

@@ -233,6 +233,17 @@ TEST(MemoryPlan, WritesALineForEveryPart) {
         EXPECT_NE(text.find(part), std::string::npos) << part << " is missing in\n" << text;
     }
     EXPECT_EQ(text.find("communication"), std::string::npos) << text;
+    EXPECT_EQ(text.find("first step"), std::string::npos) << text;
+    const MemoryPlan plan = plan_memory(planned_model(), {.async_checkpoints = true});
+    for (const auto& [part, bytes] : {std::pair{"  first step ", plan.peak()},
+                                      {"  checkpoint ", plan.snapshot},
+                                      {"  in all ", plan.total()}}) {
+        const std::string shown = to_text(plan);
+        const std::size_t at = shown.find(part);
+        ASSERT_NE(at, std::string::npos) << part << " is missing in\n" << shown;
+        const std::string line = shown.substr(at, shown.find('\n', at) - at);
+        EXPECT_NE(line.find(" " + bytes_text(bytes)), std::string::npos) << line;
+    }
 }
 
 TEST(MemoryPlan, WritesBytesWithThreeDigits) {

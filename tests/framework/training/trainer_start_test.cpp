@@ -155,6 +155,12 @@ TEST_F(TrainerStartTest, AFirstPhaseClipsByTheGradientsThatItUses) {
     EXPECT_TRUE(testing::near(clipped.bias().exp_avg, want, 1e-5, 1e-12));
 }
 
+TEST(RunState, ChangesAreToldAsBeforeAndNow) {
+    EXPECT_EQ(json_changes(R"({"steps":90,"a":{"b":1}})", R"({"steps":95,"a":{"b":1},"c":2})"),
+              "steps: 90 before, 95 now; c: nothing before, 2 now");
+    EXPECT_EQ(json_changes("{}", "{}"), "");
+}
+
 TEST_F(TrainerStartTest, RefusesAFirstPhaseOfNothing) {
     BigramTable model;
     model.bias().first_phase = false;
