@@ -38,11 +38,13 @@ Plan make_plan(const ScaleCommand& command) {
                         ", want a multiple of parallel.tensor_parallel, ", P);
     if (command.gpus) plan.config.parallel.data_parallel = gpus / P;
     const std::int64_t micro_batch = plan.config.trainer.micro_batch_size;
-    EVENKEEL_CHECK_CODE(
-        !command.batch || micro_batch < 1 || *command.batch % (micro_batch * (gpus / P)) == 0,
-        ErrorCode::kConfig, "scale", "--batch: got ", command.batch.value_or(0),
-        ", want a multiple of ", micro_batch * (gpus / P), " (trainer.micro_batch_size ",
-        micro_batch, " x ", gpus / P, " data-parallel ranks)");
+    constexpr std::int64_t kLargest = 1 << 30;  // so that the product fits
+    EVENKEEL_CHECK_CODE(!command.batch || micro_batch < 1 || micro_batch > kLargest ||
+                            *command.batch % (micro_batch * (gpus / P)) == 0,
+                        ErrorCode::kConfig, "scale", "--batch: got ", command.batch.value_or(0),
+                        ", want a multiple of ", micro_batch * (gpus / P),
+                        " (trainer.micro_batch_size ", micro_batch, " x ", gpus / P,
+                        " data-parallel ranks)");
     plan.config.validate(static_cast<int>(gpus));
     const scaling::Shares shares;
     plan.candidate = scaling::evaluate(plan.hardware, shares, plan_of(plan.config, gpus));
