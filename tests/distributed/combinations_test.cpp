@@ -259,8 +259,6 @@ struct GpuOutcome {
 };
 
 GpuOutcome train_on(Device device, const GridShape& shape, const Setting& batches, bool with) {
-    const Stream stream;
-    const StreamScope scope(stream);
     const ProcessGrid grid(world(),
                            {.tensor_parallel = shape.tensor,
                             .data_parallel = shape.data,
@@ -268,6 +266,8 @@ GpuOutcome train_on(Device device, const GridShape& shape, const Setting& batche
                             .communication = Communication::kStaged,
                             .zero_stage = with ? 1 : 0},
                            device);
+    const Stream stream;  // of the device that the grid has chosen
+    const StreamScope scope(stream);
     ModelConfig config = testing::small_gpu_model();
     config.num_layers = 1;
     config.attention.num_kv_heads = 1;
