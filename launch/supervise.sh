@@ -63,11 +63,13 @@ done
 # Sets `seen` to names and times of the run's checkpoints, without those that are unfinished or set aside. Fails, and says
 # why, where they cannot be read: they would look like none.
 look() {
-    local all errors
+    local all errors status=0
     all=$(LC_ALL=C find "$run/checkpoints/" -mindepth 1 -maxdepth 1 -name 'step_*' ! -name '*.*' \
-        -printf '%f %T@\n' 2>&1) || true
+        -printf '%f %T@\n' 2>&1) || status=$?
     # There are none yet, or one has just been removed.
     errors=$(grep '^find: ' <<<"$all" | grep -v ': No such file or directory$') || true
+    # An error that is none of find's own, as where there is no find.
+    if [ "$status" != 0 ] && ! grep -q '^find: ' <<<"$all"; then errors=${all:-find: status $status}; fi
     if [ -n "$errors" ]; then
         say "cannot see whether there is progress: ${errors%%$'\n'*}"
         return 1

@@ -7,7 +7,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
 build=${EVENKEEL_FUZZ_BUILD:-$root/build-fuzz}
 executions=${1:-1000000}
-shift || true
+[ $# -eq 0 ] || shift
 
 targets=("$@")
 if [ ${#targets[@]} -eq 0 ]; then
