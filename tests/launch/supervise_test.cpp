@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 
 #include "tests/launch/command_line.h"
 #include "tests/support/temporary_directory.h"
@@ -90,6 +91,19 @@ TEST_F(SuperviseTest, CheckpointsThatCannotBeReadAreNotTakenForNone) {
     // A run that has not begun has no directory.
     std::filesystem::remove_all(files_.file("run"));
     expect_end(run("exit 2"), 2, 1, "no new checkpoint; a mistake of usage or configuration");
+}
+
+TEST_F(SuperviseTest, AnErrorThatIsNotFindsOwnIsNoNameOfACheckpoint) {
+    const std::string bin = files_.file("bin");
+    std::filesystem::create_directory(bin);
+    std::ofstream(bin + "/find") << "#!/bin/sh\necho it broke >&2\nexit 9\n";
+    std::filesystem::permissions(bin + "/find", std::filesystem::perms::owner_all);
+    const Outcome outcome =
+        run_command("PATH=" + bin + ":$PATH " EVENKEEL_SOURCE_DIR "/launch/supervise.sh " +
+                    files_.file("run") + " true 2>&1");
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_EQ(count_of("cannot see whether there is progress: it broke", outcome.output), 1)
+        << outcome.output;
 }
 
 TEST_F(SuperviseTest, AsksTheRunToEndAndStartsItNoMore) {
