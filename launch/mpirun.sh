@@ -56,7 +56,9 @@ END {
 
 export OMP_NUM_THREADS=${THREADS:-${OMP_NUM_THREADS:-1}} NCCL_DEBUG=${NCCL_DEBUG:-WARN}
 # By default Open MPI binds each of two ranks to one core.
-launch=("${MPIRUN:-mpirun}" -np "$ranks" --hostfile "$hosts" --map-by slot --bind-to none)
+# A daemon that cannot call back from its host ends at once; mpirun learns of it only from a session that is still open, and
+# would wait for ever otherwise.
+launch=("${MPIRUN:-mpirun}" -np "$ranks" --hostfile "$hosts" --map-by slot --bind-to none --leave-session-attached)
 [ -z "${NETWORK:-}" ] ||
     launch+=(--mca btl_tcp_if_include "$NETWORK" --mca oob_tcp_if_include "$NETWORK")
 while read -r name; do launch+=(-x "$name"); done \

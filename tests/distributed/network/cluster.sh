@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Hosts in network namespaces of this machine, on one bridge, for as long as a command runs:
 #   cluster.sh HOSTS COMMAND [ARGUMENT ...]
-# The command finds EVENKEEL_CLUSTER, a directory that goes with the cluster, and sources hosts.sh. Everything is inside a network and a process namespace of the cluster's own: nothing of it can be seen on the machine, and when this
-# script ends, even by SIGKILL, the kernel ends all processes inside, stopped ones too, and takes the links away. Status
-# 77 where namespaces may not be made.
+# The command finds EVENKEEL_CLUSTER, a directory that goes with the cluster, and sources hosts.sh. Everything is inside a
+# network and a process namespace of the cluster's own: nothing of it can be seen on the machine, and when this script ends,
+# even by SIGKILL, the kernel ends all processes inside, stopped ones too, and takes the links away. Status 77 where
+# namespaces may not be made.
 #
 # Host N is called hN and has the address 10.77.0.N on eth0.
 
@@ -24,8 +25,11 @@ fi
 
 hosts=$2
 shift 2
+# Process ids begin again inside. Open MPI names its files after host and process, so they must not lie where those of other
+# clusters, and of what ran before, do.
 EVENKEEL_CLUSTER=$(mktemp -d)
-export EVENKEEL_CLUSTER
+export EVENKEEL_CLUSTER TMPDIR=$EVENKEEL_CLUSTER
+mount -t tmpfs tmpfs /dev/shm
 trap 'rm -rf "$EVENKEEL_CLUSTER"' EXIT
 
 # What mpirun calls in place of ssh: agent ADDRESS COMMAND ...

@@ -9,7 +9,6 @@ export OMPI_MCA_btl_vader_single_copy_mechanism=none
 # Interfaces and parameters of the machine are none of the cluster's.
 unset OMPI_MCA_btl OMPI_MCA_pml NCCL_SOCKET_IFNAME
 
-
 # Inside the cluster's own directory, which goes with it.
 cd "$EVENKEEL_CLUSTER" || exit 1
 seq -f "Evenkeel reads line %.0f." 1 600 >text.txt
@@ -42,6 +41,15 @@ across() {
         --mca plm_rsh_no_tree_spawn 1 --mca btl self,tcp,vader \
         --mca oob_tcp_if_include 10.77.0.0/24 --mca btl_tcp_if_include 10.77.0.0/24 \
         --host "$addresses" "${@:2}"
+}
+# launched SECONDS SETTINGS ..: the launcher's script, started on h1, with a rank on each of two hosts; status 124 if it has
+# not ended by then.
+launched() {
+    printf '10.77.0.1 slots=1\n10.77.0.2 slots=1\n' >hosts
+    on 1 env OMPI_MCA_plm_rsh_agent="$EVENKEEL_CLUSTER/agent" OMPI_MCA_plm_rsh_no_tree_spawn=1 \
+        NETWORK=10.77.0.0/24 PATIENCE=4 EVENKEEL="$program" MPIRUN="$EVENKEEL_MPIEXEC" \
+        timeout "$1" "$(dirname "${BASH_SOURCE[0]}")/../../../launch/mpirun.sh" hosts "$config" \
+        parallel.tensor_parallel=2 "${@:2}"
 }
 say() { echo "== $*"; }
 # fail WORDS FILE ..: the words, what the files hold, status 1.

@@ -44,4 +44,12 @@ losses one >one.losses
 [ "$(wc -l <one.losses)" = 6 ] || fail "want 6 losses:" one.losses
 cmp one.losses two.losses || fail "losses differ:" one.losses two.losses
 same_weights one two
+say "a host that cannot call back ends the launcher"
+on 2 ip route add unreachable 10.77.0.1/32
+status=0
+launched 60 trainer.run_dir="$PWD/unreachable" >unreachable.txt 2>&1 || status=$?
+on 2 ip route del unreachable 10.77.0.1/32
+[ "$status" != 0 ] || fail "the launcher did not tell:" unreachable.txt
+[ "$status" != 124 ] || fail "the launcher did not end within 60 s:" unreachable.txt
+grep -q "unable to complete a TCP connection" unreachable.txt || fail "the launcher did not say why:" unreachable.txt
 say "passed"
