@@ -1,9 +1,11 @@
-// The commands of docs/import_export.md, as a user types them: a hot model of someone else's gets QK-norm and is
-// trained, and what is exported computes what was trained.
+// The commands of docs/import_export.md and docs/retrofit.md, as a user types them: a hot model of someone else's gets
+// QK-norm and is trained, on a text or on tokens, and what is exported computes what was trained.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 
+#include "framework/storage/checkpoint.h"
 #include "framework/storage/safetensors.h"
 #include "tests/launch/command_line.h"
 #include "tests/support/compare.h"
@@ -36,7 +38,21 @@ void make_hot_folder(const TinyRun& tiny, const std::string& folder) {
     write_safetensors(file, tensors, {{"format", "pt"}});
 }
 
-class RetrofitSequenceTest : public ::testing::TestWithParam<int> {};
+// The text's bytes as tokens of two bytes each, without a header.
+void write_tokens(const std::string& text, const std::string& file) {
+    std::ofstream tokens(file, std::ios::binary);
+    for (const char byte : read_file(text)) {
+        tokens.put(byte);
+        tokens.put('\0');
+    }
+}
+
+struct Sequence {
+    int ranks;
+    bool tokens;
+};
+
+class RetrofitSequenceTest : public ::testing::TestWithParam<Sequence> {};
 
 TEST_P(RetrofitSequenceTest, FromAHotModelToOneWithTheNormThatTheUsualToolsRead) {
     const TinyRun tiny;
@@ -47,19 +63,24 @@ TEST_P(RetrofitSequenceTest, FromAHotModelToOneWithTheNormThatTheUsualToolsRead)
     for (int i = 0; i < 48; ++i) ids.data<std::int32_t>()[i] = 32 + i * 37 % 90;
     write_safetensors(path("tokens"), {{"tokens", ids}});
 
+    std::string data = tiny.text;
+    if (GetParam().tokens) {
+        data = path("tokens.bin");
+        write_tokens(tiny.text, data);
+    }
+
     const std::string program = concat(
         "OMP_NUM_THREADS=1 OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
         "OMPI_MCA_rmaps_base_oversubscribe=1 ",
-        EVENKEEL_MPIEXEC, " -np ", GetParam(), " ", EVENKEEL_PROGRAM, " ");
+        EVENKEEL_MPIEXEC, " -np ", GetParam().ranks, " ", EVENKEEL_PROGRAM, " ");
     for (const std::string& command :
          {"import " + path("theirs") + " " + path("imported"),
-          "retrofit --model " + path("imported") + " --data " + tiny.text + " --out " +
-              path("normed") +
+          "retrofit --model " + path("imported") + " --data " + data + " --out " + path("normed") +
               " --anneal 3 --tokens 256 --set trainer.steps=6 --set trainer.batch_size=2 "
               "--set trainer.micro_batch_size=2 --set trainer.eval_sequences=4",
           "train --config " + path("normed/config.json"),
           "export " + path("normed/continued") + " " + path("exported") + " --remote-code",
-          "eval " + path("exported") + " --set data.path=" + tiny.text +
+          "eval " + path("exported") + " --set data.path=" + data +
               " --set trainer.eval_sequences=4"}) {
         const Outcome outcome = run_command(program + command, 110);
         ASSERT_EQ(outcome.status, 0) << command << "\n" << outcome.output;
@@ -80,7 +101,13 @@ TEST_P(RetrofitSequenceTest, FromAHotModelToOneWithTheNormThatTheUsualToolsRead)
     EXPECT_FALSE(near(logits("theirs"), trained, 1e-2, 1e-2)) << "nothing was trained";
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, RetrofitSequenceTest, ::testing::Values(1, 2));
+INSTANTIATE_TEST_SUITE_P(
+    RanksAndData,
+    RetrofitSequenceTest,
+    ::testing::Values(Sequence{1, false}, Sequence{2, false}, Sequence{2, true}),
+    [](const auto& info) {
+        return concat("np", info.param.ranks, info.param.tokens ? "_tokens" : "_text");
+    });
 
 }  // namespace
 }  // namespace evenkeel::testing
