@@ -10,6 +10,7 @@
 #include <climits>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -19,6 +20,7 @@
 #include "framework/data/document_reader.h"
 #include "framework/data/megatron_index.h"
 #include "framework/error.h"
+#include "framework/log.h"
 #include "framework/storage/file.h"
 
 namespace evenkeel {
@@ -65,6 +67,7 @@ class StagedFiles {
                                 ": cannot look at: ", error.message());
             EVENKEEL_CHECK_CODE(!is_there, ErrorCode::kConfig, kOp, prefix_, suffix, kIsThere);
         }
+        tell_left_overs();
         make_directories();
         num_staged = 0;
         struct sigaction action {};
@@ -120,6 +123,26 @@ class StagedFiles {
 
   private:
     static constexpr const char* kIsThere = ": is there already; want another --out";
+
+    // Of builds of the same files that were killed. Processes of another machine are not seen from here, so that nothing is
+    // removed.
+    void tell_left_overs() const {
+        const std::string begins = fs::path(prefix_).filename().string();
+        std::error_code error;
+        fs::directory_iterator it(parent_directory(prefix_), error);
+        for (; !error && it != fs::directory_iterator(); it.increment(error)) {
+            const std::string name = it->path().filename().string();
+            for (const char* suffix : {".bin", ".idx", ".json", ".model"}) {
+                const std::string staged = begins + suffix + ".tmp-";
+                if (!name.starts_with(staged)) continue;
+                const int process = std::atoi(name.c_str() + staged.size());
+                if (process <= 0 || ::kill(process, 0) == 0 || errno != ESRCH) continue;
+                log_warning(concat(it->path().string(),
+                                   ": left by a build that was killed, unless one on another "
+                                   "machine writes it now; remove it"));
+            }
+        }
+    }
 
     // Remembers those that were not there.
     void make_directories() {

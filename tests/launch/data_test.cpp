@@ -77,6 +77,14 @@ TEST_F(DataCommandTest, BuildInspectTrainEvaluateAndSample) {
     expect_words(run_evenkeel("report " + tiny_.run), 0, {});
 }
 
+TEST_F(DataCommandTest, WhatAKilledBuildHasLeftIsNamed) {
+    const std::string left = prefix_ + ".bin.tmp-4194305";  // more than any process has
+    write_text(left, 10);
+    const Outcome built = run_evenkeel("data build " + input_ + " --out " + prefix_);
+    expect_words(built, 0, {left + ": left by a build that was killed", "remove it"});
+    EXPECT_TRUE(fs::exists(left)) << "it may be another machine's";
+}
+
 TEST_F(DataCommandTest, AResumedRunIsTheUndisturbedOne) {
     ASSERT_EQ(run_evenkeel("data build " + input_ + " --out " + prefix_).status, 0);
     const std::string on_it =
