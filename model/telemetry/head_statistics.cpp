@@ -179,6 +179,7 @@ std::vector<MetricTable> HeadStatistics::reduce(const ProcessGrid& grid) {
     }
     using Summary = MetricTable::Summary;
     q_max[kMaxLogitPlane].summary = Summary::kMax;
+    q_max[kUncappedPlane].summary = Summary::kMax;
     for (const auto plane : {kEntropyPlane, kSharePlane, kSaturationPlane}) {
         q_sum[static_cast<std::size_t>(plane)].summary = Summary::kMean;
     }

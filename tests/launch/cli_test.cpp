@@ -157,6 +157,15 @@ TEST(CliTest, AnAlarmCanEndARunThatCanThenBeResumed) {
                    {2, {"alarms.entropy.records: got 0"}});
 }
 
+TEST(CliTest, TheLargestLogitIsShownBeforeAndAfterASoftCap) {
+    const TinyRun tiny;
+    const Outcome outcome = run_evenkeel(tiny.train("--set model.method=softcap"));
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find(" uncapped)"), std::string::npos) << outcome.output;
+    EXPECT_NE(read_file(tiny.run + "/metrics.jsonl").find("\"max_logit_uncapped_max\""),
+              std::string::npos);
+}
+
 TEST(CliTest, ResumingWithUnworkableSettingsLeavesTheRunAsItWas) {
     const TinyRun tiny;
     ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
