@@ -4,58 +4,17 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "framework/log.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
 
 namespace evenkeel {
-namespace bench {
-
-double seconds_of(const Body& body, int calls) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < calls; ++i) body();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() / calls;
-}
-
-Times time_in_turn(const std::vector<Body>& bodies,
-                   int rounds,
-                   double seconds,
-                   double (*timer)(const Body&, int)) {
-    std::vector<int> calls;
-    for (const Body& body : bodies) {
-        body();
-        const double once = std::max(timer(body, 1), 1e-9);
-        calls.push_back(static_cast<int>(std::clamp(seconds / once, 1.0, 1e6)));
-    }
-    Times times(bodies.size());
-    for (int round = 0; round < rounds; ++round) {
-        for (std::size_t i = 0; i < bodies.size(); ++i) {
-            times[i].push_back(timer(bodies[i], calls[i]));
-        }
-    }
-    return times;
-}
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const std::size_t half = values.size() / 2;
-    return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
-    std::vector<double> ratios;
-    for (std::size_t i = 0; i < a.size(); ++i) ratios.push_back(a[i] / b[i]);
-    return median(ratios);
-}
-
-}  // namespace bench
-
 namespace {
 
 using bench::Lines;
@@ -64,14 +23,16 @@ using Json = nlohmann::ordered_json;
 constexpr struct {
     const char* name;
     Lines (*measure)();
+    bool pinned = true;
 } kSingleRank[] = {
     {"gemm", bench::measure_gemm},
     {"attention", bench::measure_attention},
     {"norm", bench::measure_norm},
     {"memory", bench::measure_memory},
-    {"step", bench::measure_step},
-    {"recompute", bench::measure_recompute},
-    {"checkpoint", bench::measure_checkpoint},
+    {"step", [] { return bench::measure_step(); }},
+    {"recompute", [] { return bench::measure_recompute(); }},
+    // A thread that writes would have to stay on the core of the one that starts it.
+    {"checkpoint", [] { return bench::measure_checkpoint(); }, false},
 };
 constexpr const char* kRanks = "ranks";
 
@@ -92,6 +53,9 @@ void print(const Lines& lines, std::ostream& out) {
         if (line.best > 0.0) out << format("best %8.1f", line.best);
         for (const bench::Share& share : line.shares) {
             out << std::setw(9) << percent(share.ratio) << " " << share.of;
+            if (share.rounds > 1) {
+                out << " [" << percent(share.low) << " to " << percent(share.high) << "]";
+            }
             if (share.goal > 0.0) {
                 out << " (goal: " << (share.at_most ? "at most " : "")
                     << format("%.0f %%", 100.0 * share.goal) << ")";
@@ -107,6 +71,10 @@ Json to_json(const Lines& lines) {
         Json shares = Json::array();
         for (const bench::Share& share : line.shares) {
             Json item = {{"ratio", share.ratio}, {"of", share.of}};
+            if (share.rounds > 0) {
+                item["low"] = share.low, item["high"] = share.high;
+                item["rounds"] = share.rounds;
+            }
             if (share.goal > 0.0) item[share.at_most ? "goal_at_most" : "goal"] = share.goal;
             shares.push_back(item);
         }
@@ -197,8 +165,11 @@ void run_bench(const BenchCommand& command, Communicator& world) {
         const auto entry = std::find_if(std::begin(kSingleRank), std::end(kSingleRank),
                                         [&](const auto& e) { return name == e.name; });
         if (speaks && !command.json) std::cout << name << std::endl;
+        std::optional<bench::PinnedThreads> pinned;
+        if (entry != std::end(kSingleRank) && entry->pinned) pinned.emplace();
         const Lines lines =
             entry == std::end(kSingleRank) ? bench::measure_ranks(world) : entry->measure();
+        pinned.reset();
         if (!speaks) continue;
         if (command.json) {
             results[name] = to_json(lines);

@@ -22,6 +22,9 @@ struct Share {
     std::string of;     // "of bf16 GEMM"
     double goal = 0.0;  // 0: none
     bool at_most = false;
+    // The middle half of so many rounds' ratios; rounds 0: not told.
+    double low = 0.0, high = 0.0;
+    int rounds = 0;
 };
 
 struct Line {
@@ -37,16 +40,63 @@ using Lines = std::vector<Line>;
 using Body = std::function<void()>;
 using Times = std::vector<std::vector<double>>;  // seconds of one call, [body][round]
 
+// Counts rounds: so many, but no more once `seconds` have gone by and there are three, or one after twice the time.
+// Every two seconds next() says how far it is, on standard error unless told otherwise.
+class Rounds {
+  public:
+    // With `world`, its rank 0 decides for all, and next() is collective.
+    Rounds(std::string what,
+           int wanted,
+           double seconds,
+           Communicator* world = nullptr,
+           std::ostream* progress = nullptr);
+    bool next();
+    int number() const { return done_; }  // of the round under way, from 1
+
+  private:
+    const std::string what_;
+    const int wanted_;
+    const double seconds_;
+    Communicator* const world_;
+    std::ostream* const progress_;
+    const double start_;
+    double last_line_;
+    int done_ = 0;
+};
+
 // Seconds of one of `calls` calls in a row, by the clock on the wall.
 double seconds_of(const Body& body, int calls);
-// Each body runs once unmeasured, then in every round as often as fills `seconds` by that timer.
-Times time_in_turn(const std::vector<Body>& bodies,
-                   int rounds,
+// Each body runs once unmeasured, then in every round as often as fills `seconds` by that timer. Fewer rounds than
+// wanted where these take longer than some seconds: see Rounds.
+Times time_in_turn(const std::string& what,
+                   const std::vector<Body>& bodies,
+                   int wanted,
                    double seconds = 0.05,
                    double (*timer)(const Body&, int) = seconds_of);
 double median(std::vector<double> values);
+// a / b of each round.
+std::vector<double> ratios_of(const std::vector<double>& a, const std::vector<double>& b);
 // Median over rounds of a / b.
 double median_ratio(const std::vector<double>& a, const std::vector<double>& b);
+// The median of the rounds' ratios and their middle half, all times `factor`.
+Share share_of_rounds(std::vector<double> ratios,
+                      const std::string& of,
+                      double goal = 0.0,
+                      bool at_most = false,
+                      double factor = 1.0);
+
+// While it lives each OpenMP thread of this one stays on one core, unless OMP_PROC_BIND says something or there are more
+// threads than cores.
+class PinnedThreads {
+  public:
+    PinnedThreads();
+    ~PinnedThreads();
+    PinnedThreads(const PinnedThreads&) = delete;
+    PinnedThreads& operator=(const PinnedThreads&) = delete;
+
+  private:
+    std::vector<int> cores_;  // empty: nothing is pinned
+};
 
 // Normal numbers, the first thousand repeated: only the time counts.
 Tensor random_tensor(const Shape& shape, DType dtype, std::string_view name);
@@ -65,15 +115,26 @@ class YardstickGemm {
     std::unique_ptr<State> state_;
 };
 
+// Whole steps of a model.
+struct StepBench {
+    std::int64_t width = 512, layers = 8, tokens = 1024, batch = 2;
+    int rounds = 7;
+    double seconds = 12.0;  // after which no round begins: see Rounds
+};
+// A few milliseconds of copying, a fraction of a second of writing: some steps.
+constexpr StepBench kCheckpointBench{256, 2, 512, 8, 9, 25.0};
+constexpr StepBench kRanksBench{512, 4, 1024, 1, 7, 10.0};
+constexpr StepBench kRecomputeBench{512, 4, 1024, 1, 7, 12.0};
+
 Lines measure_gemm();
 Lines measure_attention();
 Lines measure_norm();
 Lines measure_memory();
-Lines measure_step();
+Lines measure_step(const StepBench& size = {});
 // Time and memory of a step with each ModelConfig::recompute.
-Lines measure_recompute();
-// What writing checkpoints beside training costs the steps.
-Lines measure_checkpoint();
+Lines measure_recompute(const StepBench& size = kRecomputeBench);
+// What writing checkpoints beside training costs the steps. Writes below the directory for temporary files.
+Lines measure_checkpoint(const StepBench& size = kCheckpointBench);
 // What telemetry and QK-norm add to a step of training that model; `step` does one.
 Lines measure_costs(const ModelConfig& config,
                     std::int64_t batch,
@@ -94,8 +155,8 @@ void run_gpu_bench(const std::vector<std::string>& only,
                    bool json,
                    const GpuBench& size,
                    std::ostream& out);
-// Two ranks against one rank with two threads, and with sequence parallelism against without; collective over two
-// ranks. Rank 0 has the result.
-Lines measure_ranks(Communicator& world);
+// Two ranks against one rank with two threads; what the watchdog and the comparison of copies cost; sequence parallelism
+// and a cut optimizer against neither, in time and in memory. Collective over two ranks; rank 0 has the result.
+Lines measure_ranks(Communicator& world, const StepBench& size = kRanksBench);
 
 }  // namespace evenkeel::bench

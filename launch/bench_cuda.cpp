@@ -26,7 +26,7 @@ double gpu_seconds_of(const Body& body, int calls) {
 }
 
 Times time_in_turn_on_gpu(const std::vector<Body>& bodies, const GpuBench& size) {
-    return time_in_turn(bodies, size.rounds, size.seconds, gpu_seconds_of);
+    return time_in_turn("cuda", bodies, size.rounds, size.seconds, gpu_seconds_of);
 }
 
 Tensor random_on_gpu(const Shape& shape, std::string_view name) {

@@ -60,16 +60,18 @@ Lines measure_attention_case(const AttentionCase& c, double forward_goal, double
     AttentionTensors t(c, true);
     const YardstickGemm bf16(true), fp32(false);
     const auto times = time_in_turn(
+        "attention",
         {[&] { t.forward(); }, [&] { t.backward(); }, [&] { bf16.run(); }, [&] { fp32.run(); }},
         kRounds);
     const std::string size = concat("D=", c.head_dim, " T=", c.tokens, " causal");
     const auto line = [&](const char* what, std::size_t i, double flops, double goal) {
-        const double bf16_share = flops / bf16.flops() * median_ratio(times[2], times[i]);
-        const double fp32_share = flops / fp32.flops() * median_ratio(times[3], times[i]);
         return Line{concat("attention ", what, " ", size),
                     flops / median(times[i]) / kGiga,
                     "GFLOP/s",
-                    {{bf16_share, "of bf16 GEMM", goal}, {fp32_share, "of fp32 GEMM"}}};
+                    {share_of_rounds(ratios_of(times[2], times[i]), "of bf16 GEMM", goal, false,
+                                     flops / bf16.flops()),
+                     share_of_rounds(ratios_of(times[3], times[i]), "of fp32 GEMM", 0.0, false,
+                                     flops / fp32.flops())}};
     };
     return {line("forward ", 0, c.forward_flops(), forward_goal),
             line("backward", 1, c.backward_flops(), backward_goal)};
@@ -159,16 +161,18 @@ Lines measure_gemm() {
     const Tensor a = random_tensor(size, DType::kBFloat16, "a"),
                  b = random_tensor(size, DType::kBFloat16, "b");
     const Tensor c = Tensor::uninitialized(size, DType::kBFloat16);
-    const auto times =
-        time_in_turn({[&] { bf16.run(); }, [&] { fp32.run(); }, [&] { gemm(a, b, c); }}, kRounds);
+    const auto times = time_in_turn(
+        "gemm", {[&] { bf16.run(); }, [&] { fp32.run(); }, [&] { gemm(a, b, c); }}, kRounds);
     const auto rate = [&](std::size_t i) { return bf16.flops() / median(times[i]) / kGiga; };
-    return {
-        {"oneDNN bf16 (the yardstick)", rate(0), "GFLOP/s", {}},
-        {"oneDNN fp32", rate(1), "GFLOP/s", {{median_ratio(times[0], times[1]), "of bf16 GEMM"}}},
-        {"evenkeel::gemm, bf16 in and out",
-         rate(2),
-         "GFLOP/s",
-         {{median_ratio(times[0], times[2]), "of bf16 GEMM"}}}};
+    return {{"oneDNN bf16 (the yardstick)", rate(0), "GFLOP/s", {}},
+            {"oneDNN fp32",
+             rate(1),
+             "GFLOP/s",
+             {share_of_rounds(ratios_of(times[0], times[1]), "of bf16 GEMM")}},
+            {"evenkeel::gemm, bf16 in and out",
+             rate(2),
+             "GFLOP/s",
+             {share_of_rounds(ratios_of(times[0], times[2]), "of bf16 GEMM")}}};
 }
 
 Lines measure_attention() {
@@ -190,6 +194,7 @@ Lines measure_norm() {
     const Tensor rstd = Tensor::zeros({1, tokens, heads}, DType::kFloat32);
     const RopeTable rope = make_rope_table({}, width, 0, tokens);
     const auto times = time_in_turn(
+        "norm",
         {[&] { copy(x, y); }, [&] { qk_norm_rope_forward(x, gain, rope, {}, {}, y, rstd); },
          [&] { qk_norm_rope_backward(dy, x, gain, rstd, rope, {}, {}, y, dgain); }},
         2 * kRounds + 1);
@@ -201,11 +206,11 @@ Lines measure_norm() {
             {"QK-norm + RoPE forward (reads x, writes y)",
              rate(1, 2.0),
              "GB/s",
-             {{median_ratio(times[0], times[1]), "of the copy", 0.70}}},
+             {share_of_rounds(ratios_of(times[0], times[1]), "of the copy", 0.70)}},
             {"QK-norm + RoPE backward (reads dy, x; writes dx)",
              rate(2, 3.0),
              "GB/s",
-             {{1.5 * median_ratio(times[0], times[2]), "of the copy"}}}};
+             {share_of_rounds(ratios_of(times[0], times[2]), "of the copy", 0.0, false, 1.5)}}};
 }
 
 Lines measure_memory() {
