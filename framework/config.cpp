@@ -3,12 +3,12 @@
 #include <cmath>
 #include <functional>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <variant>
 
 #include "framework/config_names.h"
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 
 namespace evenkeel {

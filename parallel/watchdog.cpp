@@ -14,11 +14,11 @@
 #include <fstream>
 #include <memory>
 #include <mutex>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
 #include <thread>
 
+#include "framework/json.h"
 #include "parallel/collective_log.h"
 #include "parallel/watchdog_report.h"
 

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "framework/error.h"
+#include "framework/json.h"
 
 namespace evenkeel {
 namespace {

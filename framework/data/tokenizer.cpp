@@ -1,10 +1,10 @@
 #include "framework/data/tokenizer.h"
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "framework/data/token_stream.h"
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/json_depth.h"
 

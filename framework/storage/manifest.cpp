@@ -7,10 +7,10 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/file.h"
 #include "framework/storage/hash.h"

@@ -1,10 +1,10 @@
 #include "framework/storage/safetensors_header.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/error.h"
+#include "framework/json.h"
 
 namespace evenkeel {
 namespace {

@@ -1,10 +1,10 @@
 #include "framework/storage/sharded_source.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/json_depth.h"
 
 namespace evenkeel {

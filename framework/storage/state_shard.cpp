@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/sharded_source.h"
 
 namespace evenkeel {

@@ -8,11 +8,11 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <stdexcept>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/training/heat_map.h"

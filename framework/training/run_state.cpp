@@ -1,9 +1,9 @@
 #include "framework/training/run_state.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/json_depth.h"
 
 namespace evenkeel {

@@ -1,10 +1,10 @@
 #include "model/hugging_face/config_json.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/error.h"
+#include "framework/json.h"
 
 namespace evenkeel::hugging_face {
 namespace {

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/safetensors.h"
 #include "model/hugging_face/gather.h"

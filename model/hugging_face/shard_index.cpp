@@ -1,7 +1,7 @@
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "model/hugging_face/shards.h"
 
 namespace evenkeel::hugging_face {

@@ -1,3 +1,4 @@
+#include "framework/json.h"
 #include "model/language_model.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "framework/storage/safetensors.h"

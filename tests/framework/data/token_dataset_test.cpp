@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <set>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "tests/support/token_files.h"
 
 namespace evenkeel {

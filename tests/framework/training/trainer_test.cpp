@@ -5,8 +5,8 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "tests/framework/training/trainer_runs.h"
 
