@@ -80,9 +80,9 @@ class LanguageModel : public TrainableModel {
     // As evaluate, and shows every layer's attention on the way. Nothing of a layer is kept when the next begins.
     double observe(const Batch& batch, const AttentionObserver& observer);
     void reduce_numbers(const Tensor& numbers) override;
-    // Of the grid's groups, if their timing is on (Communicator::set_timing); 0 where passes were replayed,
-    // which is not timed.
-    double take_exposed_seconds() override;
+    // Of the grid's groups, if their timing is on (Communicator::set_timing); nothing where passes were replayed, which is
+    // not timed.
+    std::vector<CommunicationPart> take_communication() override;
     double data_parallel_mean(double value) override;
     // The tables of head_statistics.h and head_weights.h; empty without telemetry or without a forward
     // pass.

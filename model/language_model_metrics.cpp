@@ -9,13 +9,22 @@
 
 namespace evenkeel {
 
-double LanguageModel::take_exposed_seconds() {
+std::vector<CommunicationPart> LanguageModel::take_communication() {
     const bool timed = !std::exchange(replayed_, false);
-    const double seconds =
-        grid_.tensor().take_exposed_seconds() + grid_.data().take_exposed_seconds();
-    const double replicas =
-        grid_.kv_replicas(config_.attention.num_kv_heads).take_exposed_seconds();
-    return timed ? seconds + replicas : 0.0;
+    std::vector<CommunicationPart> parts;
+    const auto take = [&](const char* group, Communicator& communicator) {
+        const CommunicationTimes times = communicator.take_times();
+        for (std::size_t i = 0; i < times.size(); ++i) {
+            if (times[i].exposed == 0.0 && times[i].hidden == 0.0) continue;
+            parts.push_back(
+                {group, name_of(static_cast<Collective>(i)), times[i].exposed, times[i].hidden});
+        }
+    };
+    take("tensor", grid_.tensor());
+    take("data", grid_.data());
+    take("kv_replicas", grid_.kv_replicas(config_.attention.num_kv_heads));
+    if (!timed) parts.clear();
+    return parts;
 }
 
 std::vector<MetricTable> LanguageModel::head_metrics() {

@@ -18,9 +18,16 @@ constexpr const char* kAllReduceNames[] = {"all_reduce", "all_reduce of maxima",
 constexpr const char* kReduceScatterNames[] = {"reduce_scatter", "reduce_scatter of maxima",
                                                "reduce_scatter of means"};
 
+constexpr const char* kCollectiveNames[kCollectives] = {"all_reduce", "reduce_scatter",
+                                                        "all_gather", "broadcast", "other"};
+
 std::int64_t bytes_of(const Tensor& tensor) { return static_cast<std::int64_t>(tensor.bytes()); }
 
 }  // namespace
+
+const char* name_of(Collective collective) {
+    return kCollectiveNames[static_cast<std::size_t>(collective)];
+}
 
 Pending::Pending(Pending&& other) noexcept
     : group_(std::exchange(other.group_, nullptr)),
@@ -61,6 +68,7 @@ std::int64_t Pending::dropped() { return dropped_handles; }
 class Communicator::Recorded {
   public:
     Recorded(Communicator& group,
+             Collective collective,
              const char* op,
              const CallSite& site,
              std::int64_t bytes = 0,
@@ -68,6 +76,7 @@ class Communicator::Recorded {
              int peer = -1,
              bool is_message = false)
         : logged_(group.log_group_ >= 0) {
+        group.current_ = collective;
         if (!logged_) return;
         CollectiveRecord record;
         record.group = group.log_group_;
@@ -110,8 +119,8 @@ void Communicator::all_reduce(const Tensor& tensor, ReduceOp op, CallSite site) 
 Pending Communicator::start_all_reduce(const Tensor& tensor, ReduceOp op, CallSite site) {
     check_reducible("all_reduce", "tensor", tensor, op, device());
     count(counts_.all_reduces, tensor.bytes());
-    const Recorded recorded(*this, kAllReduceNames[static_cast<int>(op)], site, bytes_of(tensor),
-                            tensor.dtype());
+    const Recorded recorded(*this, Collective::kAllReduce, kAllReduceNames[static_cast<int>(op)],
+                            site, bytes_of(tensor), tensor.dtype());
     return Pending(*this, tensor, tensor, do_start_all_reduce(tensor, op));
 }
 
@@ -129,7 +138,8 @@ Pending Communicator::start_reduce_scatter(const Tensor& input,
     check_blocks("reduce_scatter", "output", output, input, size(), device());
     check_reducible("reduce_scatter", "input", input, op, device());
     count(counts_.reduce_scatters, input.bytes());
-    const Recorded recorded(*this, kReduceScatterNames[static_cast<int>(op)], site, bytes_of(input),
+    const Recorded recorded(*this, Collective::kReduceScatter,
+                            kReduceScatterNames[static_cast<int>(op)], site, bytes_of(input),
                             input.dtype());
     return Pending(*this, input, output, do_start_reduce_scatter(input, output, op));
 }
@@ -141,7 +151,8 @@ void Communicator::all_gather(const Tensor& input, const Tensor& output, CallSit
 Pending Communicator::start_all_gather(const Tensor& input, const Tensor& output, CallSite site) {
     check_blocks("all_gather", "input", input, output, size(), device());
     count(counts_.all_gathers, output.bytes());
-    const Recorded recorded(*this, "all_gather", site, bytes_of(output), output.dtype());
+    const Recorded recorded(*this, Collective::kAllGather, "all_gather", site, bytes_of(output),
+                            output.dtype());
     return Pending(*this, input, output, do_start_all_gather(input, output));
 }
 
@@ -149,34 +160,36 @@ void Communicator::broadcast(const Tensor& tensor, int root, CallSite site) {
     check_block("broadcast", "tensor", tensor, device());
     check_peer("broadcast", "root", root, *this);
     count(counts_.broadcasts, tensor.bytes());
-    const Recorded recorded(*this, "broadcast", site, bytes_of(tensor), tensor.dtype(), root);
+    const Recorded recorded(*this, Collective::kBroadcast, "broadcast", site, bytes_of(tensor),
+                            tensor.dtype(), root);
     do_broadcast(tensor, root);
 }
 
 void Communicator::send(const Tensor& tensor, int destination, CallSite site) {
     check_block("send", "tensor", tensor, device());
     check_other("send", "destination", destination, *this);
-    const Recorded recorded(*this, "send", site, bytes_of(tensor), tensor.dtype(), destination,
-                            true);
+    const Recorded recorded(*this, Collective::kOther, "send", site, bytes_of(tensor),
+                            tensor.dtype(), destination, true);
     do_send(tensor, destination);
 }
 
 void Communicator::receive(const Tensor& tensor, int source, CallSite site) {
     check_block("receive", "tensor", tensor, device());
     check_other("receive", "source", source, *this);
-    const Recorded recorded(*this, "receive", site, bytes_of(tensor), tensor.dtype(), source, true);
+    const Recorded recorded(*this, Collective::kOther, "receive", site, bytes_of(tensor),
+                            tensor.dtype(), source, true);
     do_receive(tensor, source);
 }
 
 void Communicator::barrier(CallSite site) {
-    const Recorded recorded(*this, "barrier", site);
+    const Recorded recorded(*this, Collective::kOther, "barrier", site);
     do_barrier();
 }
 
 double Communicator::all_reduce_scalar(double value, ReduceOp op, CallSite site) {
     count(counts_.all_reduces, sizeof value);
-    const Recorded recorded(*this, kAllReduceNames[static_cast<int>(op)], site, sizeof value,
-                            DType::kFloat64);
+    const Recorded recorded(*this, Collective::kOther, kAllReduceNames[static_cast<int>(op)], site,
+                            sizeof value, DType::kFloat64);
     do_all_reduce_double(value, op);
     return value;
 }
@@ -184,16 +197,16 @@ double Communicator::all_reduce_scalar(double value, ReduceOp op, CallSite site)
 std::unique_ptr<Communicator> Communicator::split(int color,
                                                   const std::string& name,
                                                   CallSite site) {
-    const Recorded recorded(*this, "split", site);
+    const Recorded recorded(*this, Collective::kOther, "split", site);
     return do_split(color, name);
 }
 
 Communicator::OnNode Communicator::on_node(CallSite site) {
-    const Recorded recorded(*this, "on_node", site);
+    const Recorded recorded(*this, Collective::kOther, "on_node", site);
     return do_on_node();
 }
 
-double Communicator::take_exposed_seconds() { return std::exchange(exposed_seconds_, 0.0); }
+CommunicationTimes Communicator::take_times() { return std::exchange(times_, {}); }
 
 namespace {
 

@@ -14,6 +14,7 @@
 // the current stream so far, and what comes later on that stream comes after it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <source_location>
@@ -33,6 +34,18 @@ struct CommunicationCounts {
     std::int64_t broadcasts = 0;
     std::int64_t bytes = 0;  // payload: bytes of the full tensor of each operation
 };
+
+// Operations as time is told of them; kOther: barriers, messages from one rank to another, numbers of the host.
+enum class Collective { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kOther };
+inline constexpr std::size_t kCollectives = 5;
+const char* name_of(Collective collective);  // "all_reduce"
+
+// What one kind of operations took of this rank, in seconds.
+struct CommunicationSeconds {
+    double exposed = 0.0;  // it only waited
+    double hidden = 0.0;   // they ran beside other work
+};
+using CommunicationTimes = std::array<CommunicationSeconds, kCollectives>;  // by Collective
 
 class Communicator;
 
@@ -132,12 +145,13 @@ class Communicator {
     CommunicationCounts& counts() { return counts_; }
     const std::string& name() const { return name_; }
 
-    // Exposed communication: how long this rank only waited for operations of this group. Measured from
-    // set_timing(true) on: on the CPU inside the operations, on CUDA on the stream that waits, but not in
-    // CUDA graphs.
+    // How long this rank only waited for operations of this group, and how long these ran beside other work. Measured
+    // from set_timing(true) on: on the CPU inside the operations, where nothing is hidden, on CUDA on the streams that
+    // wait and of the group, but not in CUDA graphs.
     void set_timing(bool on) { timing_ = on; }
-    // Since the last call. On CUDA the streams that waited must have been synchronised with the host.
-    virtual double take_exposed_seconds();
+    // Of the operations that have been waited for since the last call. On CUDA the streams that waited must have been
+    // synchronised with the host.
+    virtual CommunicationTimes take_times();
 
   protected:
     friend class Pending;
@@ -159,9 +173,14 @@ class Communicator {
     // waits for nobody.
     void enter_log(const std::string& name);
 
+    CommunicationSeconds& seconds_of(Collective collective) {
+        return times_[static_cast<std::size_t>(collective)];
+    }
+
     CommunicationCounts counts_;
     bool timing_ = false;
-    double exposed_seconds_ = 0.0;
+    Collective current_ = Collective::kOther;  // what a do_ function does
+    CommunicationTimes times_;
 
   private:
     class Recorded;

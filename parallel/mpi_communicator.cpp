@@ -335,7 +335,7 @@ class MpiCommunicator final : public Communicator {
             sched_yield();  // there may be more ranks than cores
             if (seconds_since(start) > timeout_seconds_) throw_timeout();
         }
-        if (timing_) exposed_seconds_ += seconds_since(start);
+        if (timing_) seconds_of(current_).exposed += seconds_since(start);
         check_lengths();
         requests_.clear();
         peers_.clear();

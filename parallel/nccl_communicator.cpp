@@ -149,12 +149,18 @@ class NcclCommunicator final : public Communicator {
         host_->set_timeout(seconds);
     }
 
-    double take_exposed_seconds() override {
-        for (std::size_t i = 0; i < exposures_used_; ++i) {
-            exposed_seconds_ += 1e-3 * Event::elapsed_ms(exposures_[i]->begin, exposures_[i]->end);
-        }
-        exposures_used_ = 0;
-        return Communicator::take_exposed_seconds();
+    CommunicationTimes take_times() override {
+        std::erase_if(timings_, [&](std::unique_ptr<Timing>& timing) {
+            if (!timing->waited_for) return false;
+            const double exposed = 1e-3 * Event::elapsed_ms(timing->wait_begin, timing->wait_end);
+            const double whole = 1e-3 * Event::elapsed_ms(timing->begin, timing->end);
+            CommunicationSeconds& seconds = seconds_of(timing->collective);
+            seconds.exposed += exposed;
+            seconds.hidden += std::max(0.0, whole - exposed);
+            free_timings_.push_back(std::move(timing));
+            return true;
+        });
+        return Communicator::take_times();
     }
 
     // See check_nccl().
@@ -226,12 +232,14 @@ class NcclCommunicator final : public Communicator {
     void finish(int ticket) override {
         if (ticket == kNothing) return;
         const Stream& current = Stream::current();
-        // A graph's events have no time of their own.
-        Exposure* const exposure = timing_ && !current.is_capturing() ? next_exposure() : nullptr;
         Mark& mark = *marks_[static_cast<std::size_t>(ticket)];
-        if (exposure != nullptr) exposure->begin.record(current);
+        Timing* const timing = std::exchange(mark.timing, nullptr);
+        if (timing != nullptr) timing->wait_begin.record(current);
         current.wait(mark.event);
-        if (exposure != nullptr) exposure->end.record(current);
+        if (timing != nullptr) {
+            timing->wait_end.record(current);
+            timing->waited_for = true;
+        }
         mark.waited_for = true;
         if (!mark.in_flight) free_marks_.push_back(ticket);
     }
@@ -239,10 +247,17 @@ class NcclCommunicator final : public Communicator {
   private:
     static constexpr int kNothing = -1;  // the ticket of an operation without elements
 
+    // An operation on the group's stream, and the wait for it on another.
+    struct Timing {
+        Collective collective = Collective::kOther;
+        bool waited_for = false;
+        Event begin, end, wait_begin, wait_end;
+    };
     // The end of an operation on the stream. Used again when someone has waited for it and it is done.
     struct Mark {
         Event event{EventTiming::kOff};
         bool waited_for = false, in_flight = false;
+        Timing* timing = nullptr;  // null: not timed
     };
     struct Operation {
         std::int64_t sequence;
@@ -250,9 +265,6 @@ class NcclCommunicator final : public Communicator {
         std::size_t bytes;
         int ticket;
         std::int64_t logged;  // in the CollectiveLog
-    };
-    struct Exposure {
-        Event begin, end;
     };
 
     // While there are groups, waits of the host for a stream look after them.
@@ -297,9 +309,14 @@ class NcclCommunicator final : public Communicator {
         if (!capturing) retire();
         ready_.record(current);
         stream_->wait(ready_);
+        // A graph's events have no time of their own.
+        Timing* const timing = timing_ && !capturing ? next_timing() : nullptr;
+        if (timing != nullptr) timing->begin.record(*stream_);
         settle(call());
+        if (timing != nullptr) timing->end.record(*stream_);
         const int ticket = take_mark();
         Mark& mark = *marks_[static_cast<std::size_t>(ticket)];
+        mark.timing = timing;
         mark.event.record(*stream_);
         mark.waited_for = false;
         mark.in_flight = !capturing;
@@ -322,11 +339,14 @@ class NcclCommunicator final : public Communicator {
         return ticket;
     }
 
-    Exposure* next_exposure() {
-        if (exposures_used_ == exposures_.size()) {
-            exposures_.push_back(std::make_unique<Exposure>());
-        }
-        return exposures_[exposures_used_++].get();
+    Timing* next_timing() {
+        if (free_timings_.empty()) free_timings_.push_back(std::make_unique<Timing>());
+        timings_.push_back(std::move(free_timings_.back()));
+        free_timings_.pop_back();
+        Timing& timing = *timings_.back();
+        timing.collective = current_;
+        timing.waited_for = false;
+        return &timing;
     }
 
     // Forgets operations that are done.
@@ -431,8 +451,7 @@ class NcclCommunicator final : public Communicator {
     std::deque<Operation> in_flight_;
     Clock::time_point progress_{};  // when an operation was last seen to be done
     bool in_graphs_ = false;        // there may be more in flight than in_flight_ knows
-    std::vector<std::unique_ptr<Exposure>> exposures_;
-    std::size_t exposures_used_ = 0;
+    std::vector<std::unique_ptr<Timing>> timings_, free_timings_;
 };
 
 }  // namespace

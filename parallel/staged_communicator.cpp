@@ -90,7 +90,8 @@ class StagedCommunicator final : public Communicator {
         }
         ~Exposed() {
             if (!group_.timing_) return;
-            group_.exposed_seconds_ += std::chrono::duration<double>(Clock::now() - start_).count();
+            group_.seconds_of(group_.current_).exposed +=
+                std::chrono::duration<double>(Clock::now() - start_).count();
         }
         Exposed(const Exposed&) = delete;
         Exposed& operator=(const Exposed&) = delete;

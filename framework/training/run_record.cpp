@@ -159,9 +159,8 @@ AlarmAction RunRecorder::record(const RunState& state,
         {"grad_norm", outcome.grad_norm},
         {"tokens_per_second",
          static_cast<double>(config_.batch_size * config_.seq_len) / outcome.seconds}};
-    if (outcome.exposed_seconds > 0.0) {
-        record.scalars.emplace_back("exposed_communication",
-                                    outcome.exposed_seconds / outcome.seconds);
+    if (const double exposed = outcome.exposed_seconds(); exposed > 0.0) {
+        record.scalars.emplace_back("exposed_communication", exposed / outcome.seconds);
     }
     if (validation_loss.has_value()) {
         record.scalars.emplace_back("validation_loss", *validation_loss);

@@ -24,6 +24,13 @@ struct ModelState {
 
 // Every function marked collective is called by all ranks in the same
 // order, and returns the same value on all of them.
+// What one kind of operations between one group's ranks took of this rank (on CUDA of its GPU).
+struct CommunicationPart {
+    std::string group, operation;  // "tensor", "all_reduce"
+    double exposed = 0.0;          // seconds in which it had nothing to do but wait
+    double hidden = 0.0;           // seconds in which they ran beside other work
+};
+
 class TrainableModel {
   public:
     virtual ~TrainableModel() = default;
@@ -57,9 +64,9 @@ class TrainableModel {
     // Mean over the data-parallel ranks. Collective.
     virtual double data_parallel_mean(double value) = 0;
 
-    // Seconds since the last call in which this rank had nothing to do but wait for others (on CUDA its
-    // GPU); called before a step, and after its numbers have been read.
-    virtual double take_exposed_seconds() { return 0.0; }
+    // What talking to other ranks has taken since the last call; called before a step, and after its numbers have been
+    // read.
+    virtual std::vector<CommunicationPart> take_communication() { return {}; }
 
     // Per-layer, per-head numbers gathered since the last call, over all ranks. Collective.
     virtual std::vector<MetricTable> head_metrics() = 0;

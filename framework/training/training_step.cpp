@@ -8,6 +8,12 @@
 
 namespace evenkeel {
 
+double StepOutcome::exposed_seconds() const {
+    double seconds = 0.0;
+    for (const CommunicationPart& part : communication) seconds += part.exposed;
+    return seconds;
+}
+
 TrainingStep::TrainingStep(TrainableModel& model,
                            const Dataset& data,
                            const TrainerConfig& config,
@@ -56,7 +62,7 @@ void TrainingStep::note(StepOutcome& outcome, RunState& state) {
 }
 
 StepOutcome TrainingStep::take(RunState& state) {
-    model_.take_exposed_seconds();  // what ranks waited between steps, as in an evaluation
+    model_.take_communication();  // what ranks waited between steps, as in an evaluation
     const auto start = std::chrono::steady_clock::now();
     StepOutcome outcome;
     const std::int64_t sample =
@@ -81,7 +87,7 @@ StepOutcome TrainingStep::take(RunState& state) {
     note(outcome, state);
     outcome.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    outcome.exposed_seconds = model_.take_exposed_seconds();
+    outcome.communication = model_.take_communication();
     return outcome;
 }
 

@@ -19,7 +19,8 @@ struct StepOutcome {
     double grad_norm = 0.0;
     double lr = 0.0;
     double seconds = 0.0;
-    double exposed_seconds = 0.0;  // of waiting for other ranks
+    std::vector<CommunicationPart> communication;  // of this rank
+    double exposed_seconds() const;                // of waiting for other ranks
     enum class Skip { kNone, kNonFinite, kOutlier } skip = Skip::kNone;
     UpdateLimits limits;                // of loss and gradient norm
     bool outlier_level = false;         // the last of so many outliers that they are the new level

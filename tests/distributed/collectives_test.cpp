@@ -277,12 +277,31 @@ TEST_P(CollectivesTest, WaitsAreExposedOnceTimingIsOn) {
     const auto exposed = [&] {
         group_->all_reduce(x, ReduceOp::kSum);
         if (group_->device() == Device::kCuda) Stream::current().synchronize();
-        return group_->take_exposed_seconds();
+        return group_->take_times()[0].exposed;
     };
     EXPECT_EQ(exposed(), 0.0);
     group_->set_timing(true);
     EXPECT_GT(exposed(), 0.0);
-    EXPECT_EQ(group_->take_exposed_seconds(), 0.0) << "taken before";
+    EXPECT_EQ(group_->take_times()[0].exposed, 0.0) << "taken before";
+    const Tensor all = zeros({size_, 50}, DType::kFloat32), part = zeros({50}, DType::kFloat32);
+    group_->all_gather(part, all);
+    Pending started = group_->start_reduce_scatter(all, part);
+    if (group_->device() == Device::kCuda) Stream::current().synchronize();
+    CommunicationTimes times = group_->take_times();
+    const auto at = [&](Collective collective) {
+        return times[static_cast<std::size_t>(collective)];
+    };
+    EXPECT_EQ(at(Collective::kAllReduce).exposed, 0.0);
+    EXPECT_GT(at(Collective::kAllGather).exposed, 0.0);
+    EXPECT_GE(at(Collective::kAllGather).hidden, 0.0);
+    started.wait();
+    if (group_->device() == Device::kCuda) Stream::current().synchronize();
+    const CommunicationTimes later = group_->take_times();
+    for (std::size_t i = 0; i < times.size(); ++i) {
+        times[i].exposed += later[i].exposed;
+        times[i].hidden += later[i].hidden;
+    }
+    EXPECT_GT(at(Collective::kReduceScatter).exposed + at(Collective::kReduceScatter).hidden, 0.0);
     group_->set_timing(false);
     EXPECT_EQ(exposed(), 0.0);
 }

@@ -67,7 +67,9 @@ class BigramTable : public TrainableModel {
         return std::sqrt(sum);
     }
     double data_parallel_mean(double value) override { return value; }
-    double take_exposed_seconds() override { return std::exchange(waited_, 0.0); }
+    std::vector<CommunicationPart> take_communication() override {
+        return {{"tensor", "all_reduce", std::exchange(waited_, 0.0), 0.0}};
+    }
     std::vector<MetricTable> head_metrics() override {
         ++tables_asked;
         return {{"max_logit", 1, 2, {1.5f, second_head}, MetricTable::Summary::kMax},
