@@ -263,6 +263,9 @@ std::optional<NetworkFit> fit_network(std::span<const TimedCollective> points) {
         const bool one_link = point.group.nodes == 1 || point.group.per_node == 1;
         if (one_link && point.operation != Operation::kBroadcast) used.push_back(point);
     }
+    // Times of one size do not tell latency from bandwidth.
+    const auto is_first_size = [&](const TimedCollective& p) { return p.bytes == used[0].bytes; };
+    if (std::all_of(used.begin(), used.end(), is_first_size)) return std::nullopt;
     const std::optional<Solution> solution = fit(used, true);
     if (!solution) return std::nullopt;
     NetworkFit result;

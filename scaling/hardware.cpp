@@ -50,6 +50,11 @@ void Hardware::validate() const {
         EVENKEEL_CHECK_CODE(std::isfinite(value) && value > 0.0, ErrorCode::kConfig, "scale",
                             "hardware ", name, ": ", field, ": got ", value,
                             ", want a positive number");
+        // Beyond these no number is of a machine, and what follows from it is none.
+        constexpr double kLeast = 1e-9, kMost = 1e12;
+        EVENKEEL_CHECK_CODE(value >= kLeast && value <= kMost, ErrorCode::kConfig, "scale",
+                            "hardware ", name, ": ", field, ": got ", value, ", want ", kLeast,
+                            " to ", kMost);
     };
     positive("peak_teraflops", peak_teraflops);
     positive("matmul_teraflops", matmul_teraflops);

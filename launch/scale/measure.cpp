@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -216,7 +217,7 @@ void print_network(const Result& result) {
         if (gigabytes == 0.0) {
             std::printf("  %-15s not measured\n", where);
         } else {
-            std::printf("  %-15s alpha %.3f us, %.3f GB/s\n", where, microseconds, gigabytes);
+            std::printf("  %-15s alpha %.3f us, %.4g GB/s\n", where, microseconds, gigabytes);
         }
     };
     link("within a node", file.node_gigabytes_per_second, file.node_latency_microseconds);
@@ -239,6 +240,16 @@ void print_text(const Result& result) {
     std::fflush(stdout);
 }
 
+// Before time is spent on what could not be kept.
+void check_output(const std::string& path) {
+    const bool was_there = std::filesystem::exists(path);
+    const bool can_be_written = std::ofstream(path, std::ios::app).good();
+    EVENKEEL_CHECK_CODE(can_be_written, ErrorCode::kConfig, "scale measure", "--output: got ", path,
+                        ", want a file that can be written");
+    std::error_code ignored;
+    if (!was_there) std::filesystem::remove(path, ignored);
+}
+
 void write_network(const Result& result, const std::string& path) {
     EVENKEEL_CHECK(result.network && (result.file.node_gigabytes_per_second > 0.0 ||
                                       result.file.network_gigabytes_per_second > 0.0),
@@ -257,6 +268,7 @@ void run_scale_measure(const ScaleMeasureCommand& command, Communicator& world) 
     EVENKEEL_CHECK_CODE(world.size() > 1, ErrorCode::kConfig, "scale measure",
                         "got 1 rank, want 2 or more: mpirun -np 2 evenkeel scale measure");
     command.settings.validate();
+    if (world.rank() == 0 && !command.output.empty()) check_output(command.output);
     Result result;
     result.ranks = world.size();
     result.ranks_on_node = world.on_node().size;

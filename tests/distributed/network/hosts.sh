@@ -26,13 +26,14 @@ on() { "$EVENKEEL_CLUSTER/agent" "10.77.0.$1" "$(printf '%q ' "${@:2}")"; }
 # cut HOST, heal HOST: its cable.
 cut_link() { ip link set "v$1" down; }
 heal_link() { ip link set "v$1" up; }
-# slow HOST RATE: what it sends and gets, such as 10mbit; slow HOST "": as fast as can be.
+# slow_link HOST RATE [BURST]: what it sends and gets, such as 10mbit; BURST goes faster after a pause. slow_link HOST "": as
+# fast as can be.
 slow_link() {
     tc qdisc del dev "v$1" root 2>/dev/null || true
     on "$1" tc qdisc del dev eth0 root 2>/dev/null || true
     [ -n "$2" ] || return 0
-    tc qdisc add dev "v$1" root tbf rate "$2" burst 64kb latency 200ms
-    on "$1" tc qdisc add dev eth0 root tbf rate "$2" burst 64kb latency 200ms
+    tc qdisc add dev "v$1" root tbf rate "$2" burst "${3:-64kb}" latency 200ms
+    on "$1" tc qdisc add dev eth0 root tbf rate "$2" burst "${3:-64kb}" latency 200ms
 }
 # across HOST:SLOTS,HOST:SLOTS MPIRUN ARGUMENTS ..: mpirun, started on h1, between hosts.
 across() {
