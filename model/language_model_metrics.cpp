@@ -14,6 +14,7 @@ std::vector<CommunicationPart> LanguageModel::take_communication() {
     std::vector<CommunicationPart> parts;
     const auto take = [&](const char* group, Communicator& communicator) {
         const CommunicationTimes times = communicator.take_times();
+        if (communicator.size() == 1) return;
         for (std::size_t i = 0; i < times.size(); ++i) {
             if (times[i].exposed == 0.0 && times[i].hidden == 0.0) continue;
             parts.push_back(
