@@ -119,6 +119,62 @@ void add_measure(CLI::App& scale, ScaleMeasureCommand& command, Choice& choice) 
         [&] { choice.run = [&](Communicator& world) { run_scale_measure(command, world); }; });
 }
 
+void add_run(CLI::App& scale, ScaleRunCommand& command, Choice& choice) {
+    CLI::App& app = *scale.add_subcommand(
+        "run", "Measure a scaling study: each point of a plan, on ranks of its own");
+    app.add_option("plan", command.plan, "The plan: configs/scaling_two_cores.json")
+        ->required()
+        ->type_name("FILE");
+    app.add_option("--set", command.overrides, "Override one key of the plan (repeatable)")
+        ->type_name("KEY=VALUE")
+        ->allow_extra_args(false);
+    app.add_option("--out", command.out, "Directory of the results; default: runs/PLAN")
+        ->type_name("DIR");
+    app.add_flag("--list", command.list, "Print the points and end");
+    app.footer(
+        "Examples:\n"
+        "  evenkeel scale run configs/scaling_two_cores.json\n"
+        "  evenkeel scale run configs/scaling_weak.json --list\n"
+        "  evenkeel scale run configs/scaling_strong.json --set launcher=slurm --set "
+        "sbatch='--partition=gpu'\n\n"
+        "It starts ranks itself: no mpirun before it. The same command goes on where it was ended, "
+        "and tries points\nthat failed again. Exit status 1 where a point has failed or its losses "
+        "are wrong. docs/scaling.md.");
+    app.callback(
+        [&] { choice.run = [&](Communicator&) { choice.status = run_scale_run(command); }; });
+}
+
+void add_point(CLI::App& scale, ScalePointCommand& command, Choice& choice) {
+    CLI::App& app =
+        *scale.add_subcommand("point", "What run starts on its ranks: steps of training, timed");
+    app.add_option("--config", command.config, "JSON configuration of a run")
+        ->required()
+        ->type_name("FILE");
+    add_overrides(app, command.overrides);
+    app.add_option("--warmup", command.warmup_steps, "Steps before those that are timed")
+        ->capture_default_str()
+        ->type_name("N");
+    app.add_option("--output", command.output, "Write the result")->required()->type_name("FILE");
+    app.footer(
+        "Examples:\n"
+        "  mpirun -np 2 evenkeel scale point --config configs/quickstart.json --set "
+        "trainer.steps=12 --output point.json");
+    app.callback(
+        [&] { choice.run = [&](Communicator& world) { run_scale_point(command, world); }; });
+}
+
+void add_report(CLI::App& scale, ScaleReportCommand& command, Choice& choice) {
+    CLI::App& app = *scale.add_subcommand(
+        "report", "report.html and results.csv of a study, of as much as there is");
+    app.add_option("directory", command.directory, "Of the study")->required()->type_name("DIR");
+    app.footer("Examples:\n  evenkeel scale report runs/scaling_two_cores");
+    app.callback([&] {
+        choice.run = [&](Communicator& world) {
+            if (world.rank() == 0) choice.status = run_scale_report(command);
+        };
+    });
+}
+
 }  // namespace
 
 void add_scale(CLI::App& program, ScaleCommands& commands, Choice& choice) {
@@ -133,6 +189,9 @@ void add_scale(CLI::App& program, ScaleCommands& commands, Choice& choice) {
     add_plan(app, commands.plan, choice);
     add_search(app, commands.search, choice);
     add_measure(app, commands.measure, choice);
+    add_run(app, commands.run, choice);
+    add_point(app, commands.point, choice);
+    add_report(app, commands.report, choice);
 
     CLI::App& validate =
         *app.add_subcommand("validate", "The model against published results, row by row");

@@ -11,6 +11,9 @@ struct ScaleCommands {
     ScaleMeasureCommand measure;
     ScaleValidateCommand validate;
     ScaleHardwareCommand hardware;
+    ScaleRunCommand run;
+    ScalePointCommand point;
+    ScaleReportCommand report;
 };
 void add_scale(CLI::App& program, ScaleCommands& commands, Choice& choice);
 

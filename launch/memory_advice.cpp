@@ -203,6 +203,14 @@ std::string what_fits(const RunConfig& config, int world_size, std::size_t avail
            "trainer.seq_len or make the model smaller";
 }
 
+DeviceMemory share_of_memory(Device device, Communicator& world) {
+    const int ranks = world.on_node().size;
+    const int devices = device_count(device);
+    const auto sharing = static_cast<std::size_t>((ranks + devices - 1) / devices);
+    const DeviceMemory memory = memory_of(device);
+    return {memory.free / sharing, memory.total / sharing};
+}
+
 void check_memory(const RunConfig& config, int world_size, const DeviceMemory& memory) {
     const std::size_t planned = plan_memory(config, world_size).total();
     if (memory.total == 0 || planned <= memory.free) return;

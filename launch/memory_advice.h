@@ -35,6 +35,9 @@ std::string what_fits(const RunConfig& config, int world_size, std::size_t avail
 // of this rank where several have it in common; zero: not known, nothing happens.
 void check_memory(const RunConfig& config, int world_size, const DeviceMemory& memory);
 
+// This rank's part of what the ranks of a node have in common: the machine, or a GPU that several use. Collective.
+DeviceMemory share_of_memory(Device device, Communicator& world);
+
 // What the plan becomes where passes are recorded as graphs (LanguageModel::set_graphs), which keep memory of
 // their own: one for a step's last micro-batch, one for those before, beside what passes outside of them take.
 std::size_t total_with_graphs(const RunConfig& config, int world_size);

@@ -4,12 +4,12 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "launch/report_spec.h"
+
 namespace evenkeel {
-namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Five digits are more than a plot can show, and keep the page small.
 Json rounded(double value) {
     if (!std::isfinite(value)) return nullptr;
     char text[32];
@@ -19,7 +19,6 @@ Json rounded(double value) {
 
 Json signal(const std::string& expression) { return {{"signal", expression}}; }
 
-// What every plot shares: fills its container's width, redraws when the window changes.
 Json base_spec(int height) {
     Json resize = {{"events", {{"source", "window"}, {"type", "resize"}}},
                    {"update", "containerSize()[0]"}};
@@ -30,6 +29,8 @@ Json base_spec(int height) {
             {"padding", 2},
             {"signals", {width}}};
 }
+
+namespace {
 
 Json step_axis() {
     return {{"orient", "bottom"},

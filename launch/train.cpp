@@ -316,15 +316,6 @@ void print_plan(const RunConfig& config) {
               << flops_text(config) << "\n";
 }
 
-// This rank's part of what the ranks of a node have in common: the machine, or a GPU that several use.
-DeviceMemory share_of_memory(const RunConfig& config, Communicator& world) {
-    const int ranks = world.on_node().size;
-    const int devices = device_count(config.device);
-    const auto sharing = static_cast<std::size_t>((ranks + devices - 1) / devices);
-    const DeviceMemory memory = memory_of(config.device);
-    return {memory.free / sharing, memory.total / sharing};
-}
-
 }  // namespace
 
 int run_train(const TrainCommand& command, Communicator& world) {
@@ -371,7 +362,7 @@ int run_train(const TrainCommand& command, Communicator& world) {
     for (Communicator* group : {&grid.tensor(), &grid.data(), &kv_replicas}) {
         group->set_timing(true);
     }
-    const DeviceMemory memory = share_of_memory(config, world);
+    const DeviceMemory memory = share_of_memory(config.device, world);
     check_memory(config, world.size(), memory);
     const MemoryPlan plan = plan_memory(config, world.size());
     try {

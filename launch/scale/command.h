@@ -52,4 +52,29 @@ struct ScaleMeasureCommand {
 // was wrong.
 void run_scale_measure(const ScaleMeasureCommand& command, Communicator& world);
 
+struct ScaleRunCommand {
+    std::string plan;                    // configs/scaling_*.json
+    std::vector<std::string> overrides;  // --set path=value, of the plan
+    std::string out;                     // --out DIR; "": runs/PLAN
+    bool list = false;                   // --list: print the points and end
+};
+// Measures the points of a plan, each by ranks of its own, and writes a report. Returns the program's status: 1 where a
+// point has failed or its losses are wrong.
+int run_scale_run(const ScaleRunCommand& command);
+
+struct ScalePointCommand {
+    std::string config;
+    std::vector<std::string> overrides;
+    std::int64_t warmup_steps = 2;
+    std::string output;  // --output FILE
+};
+// trainer.steps steps of training, timed; no checkpoint, no run directory. Collective over the world.
+void run_scale_point(const ScalePointCommand& command, Communicator& world);
+
+struct ScaleReportCommand {
+    std::string directory;
+};
+// report.html and results.csv of what has been measured so far.
+int run_scale_report(const ScaleReportCommand& command);
+
 }  // namespace evenkeel

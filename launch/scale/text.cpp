@@ -24,6 +24,10 @@ RunConfig configuration(const ScaleCommand& command) {
                             *command.batch, ", want 1 or more sequences a step");
         config.trainer.batch_size = *command.batch;
     }
+    constexpr std::int64_t kMost = std::int64_t{1} << 40;
+    EVENKEEL_CHECK_CODE(config.trainer.batch_size <= kMost, ErrorCode::kConfig, "scale",
+                        command.batch ? "--batch" : "trainer.batch_size", ": got ",
+                        config.trainer.batch_size, ", want at most 2^40 sequences a step");
     return config;
 }
 
