@@ -66,8 +66,9 @@ void check_kernel(const char* op, const Tensor& q) {
         EVENKEEL_CHECK(q.size(0) <= kMostBlocks && q.size(2) <= kMostBlocks, op, "q: got ",
                        q.size(0), " sequences and ", q.size(2), " heads, want at most ",
                        kMostBlocks, " of each on cuda");
-        EVENKEEL_CHECK(q.dtype() == DType::kBFloat16 || q.dtype() == DType::kFloat16, op,
-                       "q: got element type ", name_of(q.dtype()), ", want bf16 or fp16 on cuda");
+        EVENKEEL_CHECK(q.dtype() == DType::kFloat32 || size_of(q.dtype()) == 2, op,
+                       "q: got element type ", name_of(q.dtype()),
+                       ", want fp32, bf16 or fp16 on cuda");
         EVENKEEL_CHECK(D == 64 || D == 96 || D == 128 || D == 256, op, "head_dim: got ", D,
                        ", want one of 64, 96, 128, 256 on cuda");
         return;
@@ -204,7 +205,7 @@ void flash_attention_backward(const Tensor& q,
 FlashAttentionScratch flash_attention_scratch(const FlashAttentionShape& shape) {
     if (shape.device == Device::kCpu) return cpu::flash_attention_scratch(shape);
     const auto B = static_cast<std::size_t>(shape.batch), H = static_cast<std::size_t>(shape.heads);
-    const std::int64_t rows = cuda::forward_rows(shape.head_dim);
+    const std::int64_t rows = cuda::forward_rows(shape.head_dim, shape.dtype);
     const auto tiles = static_cast<std::size_t>((shape.tokens + rows - 1) / rows);
     const auto padded = static_cast<std::size_t>(cuda::padded_queries(shape.tokens));
     const auto shares = static_cast<std::size_t>(cuda::sink_shares(shape.tokens));

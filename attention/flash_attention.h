@@ -3,8 +3,8 @@
 //
 // B batch, T query positions, S key positions, H query heads, K key/value heads (H a multiple of K;
 // query head h reads key head h / (H/K)), D head width. All head counts are this rank's. CPU: fp32
-// and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: bf16 and fp16; D 64, 96, 128 or 256; rows
-// aligned to 16 bytes (base address and strides); work goes to the current stream.
+// and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: fp32 (slow), bf16, fp16; D 64, 96, 128 or 256;
+// rows aligned to 16 bytes (base address and strides); work goes to the current stream.
 #pragma once
 
 #include <cstddef>

@@ -69,10 +69,10 @@ void check_tokens(const char* op, const std::string& name, const Tensor& x) {
     EVENKEEL_CHECK(x.defined() && x.rank() == 4, op, name, ": got ",
                    x.defined() ? to_string(x.shape()) : "no tensor", ", want [B, T, N, D]");
     const bool cpu = x.device() == Device::kCpu;
-    EVENKEEL_CHECK(
-        x.dtype() == DType::kBFloat16 || x.dtype() == (cpu ? DType::kFloat32 : DType::kFloat16), op,
-        name, ": got ", evenkeel::name_of(x.dtype()), ", want ",
-        cpu ? "fp32 or bf16 on cpu" : "bf16 or fp16 on cuda");
+    EVENKEEL_CHECK(x.dtype() == DType::kFloat32 || x.dtype() == DType::kBFloat16 ||
+                       (!cpu && x.dtype() == DType::kFloat16),
+                   op, name, ": got ", evenkeel::name_of(x.dtype()), ", want ",
+                   cpu ? "fp32 or bf16 on cpu" : "fp32, bf16 or fp16 on cuda");
     const auto nothing = []<int>() {};
     if (cpu) {
         dispatch_value<32, 64, 80, 96, 128, 192, 256>(x.size(3), op, "head width", nothing);

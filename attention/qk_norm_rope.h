@@ -14,7 +14,7 @@
 //
 // B batch, T positions, N heads on this rank (H/P query or K/P key heads), D head width,
 // R rotary_dim.
-// CPU: fp32 and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: bf16 and fp16; D 64, 96, 128 or 256;
+// CPU: fp32 and bf16; D 32, 64, 80, 96, 128, 192 or 256. CUDA: fp32, bf16 and fp16; D 64, 96, 128 or 256;
 // rows aligned to 16 bytes (base address and strides), gains too; work goes to the current stream.
 #pragma once
 

@@ -17,15 +17,15 @@ void check_rows(const char* name, const Tensor& rows, const Tensor& like) {
     EVENKEEL_CHECK(rows.stride(3) == 1 || rows.size(3) <= 1, kOp, name, ": got stride ",
                    rows.stride(3), " between channels, want 1");
     if (rows.device() == Device::kCpu) return;
-    constexpr std::int64_t kElements = 8;  // in 16 bytes
+    const auto elements = 16 / static_cast<std::int64_t>(size_of(rows.dtype()));
     EVENKEEL_CHECK(reinterpret_cast<std::uintptr_t>(rows.raw()) % 16 == 0, kOp, name,
                    ": got an address that is no multiple of 16");
-    EVENKEEL_CHECK(rows.size(3) % kElements == 0, kOp, name, ": got ", rows.size(3),
-                   " channels, want a multiple of ", kElements);
+    EVENKEEL_CHECK(rows.size(3) % elements == 0, kOp, name, ": got ", rows.size(3),
+                   " channels, want a multiple of ", elements);
     for (int dim = 0; dim < 3; ++dim) {
-        EVENKEEL_CHECK(rows.size(dim) <= 1 || rows.stride(dim) % kElements == 0, kOp, name,
+        EVENKEEL_CHECK(rows.size(dim) <= 1 || rows.stride(dim) % elements == 0, kOp, name,
                        ": got stride ", rows.stride(dim), " of dimension ", dim,
-                       ", want a multiple of ", kElements);
+                       ", want a multiple of ", elements);
     }
 }
 
@@ -35,10 +35,10 @@ void token_dots(const Tensor& x, const Tensor& y, const Tensor& out) {
     EVENKEEL_CHECK(x.defined() && x.rank() == 4, kOp, "x: got ",
                    x.defined() ? to_string(x.shape()) : "no tensor", ", want [B, T, N, D]");
     const bool cpu = x.device() == Device::kCpu;
-    EVENKEEL_CHECK(
-        x.dtype() == DType::kBFloat16 || x.dtype() == (cpu ? DType::kFloat32 : DType::kFloat16),
-        kOp, "x: got ", name_of(x.dtype()), ", want ",
-        cpu ? "fp32 or bf16 on cpu" : "bf16 or fp16 on cuda");
+    EVENKEEL_CHECK(x.dtype() == DType::kFloat32 || x.dtype() == DType::kBFloat16 ||
+                       (!cpu && x.dtype() == DType::kFloat16),
+                   kOp, "x: got ", name_of(x.dtype()), ", want ",
+                   cpu ? "fp32 or bf16 on cpu" : "fp32, bf16 or fp16 on cuda");
     check_rows("x", x, x);
     check_rows("y", y, x);
     check_shape(kOp, "out", out, {x.size(0), x.size(1)});

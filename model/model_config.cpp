@@ -327,9 +327,6 @@ void ModelConfig::validate(std::int64_t tensor_parallel, Device device) const {
         !sigma_reparam || init_std > 0.0, ErrorCode::kConfig, "ModelConfig",
         "model.init_std: got 0, want more with model.sigma_reparam, which divides by "
         "the weights' largest singular value");
-    EVENKEEL_CHECK_CODE(device == Device::kCpu || type == ComputeType::kBf16, ErrorCode::kConfig,
-                        "ModelConfig",
-                        "model.type: got fp32, want bf16: GPUs train in bf16 with fp32 masters");
 }
 
 }  // namespace evenkeel

@@ -9,9 +9,8 @@ namespace {
 Tensor checked_rows(const char* op, const char* name, const Tensor& x, const Tensor& bias) {
     EVENKEEL_CHECK(x.defined() && x.rank() >= 2, op, name, ": got ",
                    x.defined() ? to_string(x.shape()) : "no tensor", ", want [.., O]");
-    const bool cpu = x.device() == Device::kCpu;
-    EVENKEEL_CHECK(x.dtype() == DType::kBFloat16 || (cpu && x.dtype() == DType::kFloat32), op, name,
-                   ": got ", name_of(x.dtype()), ", want ", cpu ? "fp32 or bf16" : "bf16 on cuda");
+    EVENKEEL_CHECK(x.dtype() == DType::kFloat32 || x.dtype() == DType::kBFloat16, op, name,
+                   ": got ", name_of(x.dtype()), ", want fp32 or bf16");
     const std::int64_t O = x.size(-1);
     EVENKEEL_CHECK(x.stride(-1) == 1 || O <= 1, op, name, ": got stride ", x.stride(-1),
                    " between outputs, want 1");

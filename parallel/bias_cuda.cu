@@ -1,9 +1,9 @@
-// Biases of bf16 rows, and their gradients.
+// Biases of bf16 or fp32 rows, and their gradients.
 //
-// Tiles: 256 columns a CTA, each lane of a warp a chunk of 8 in registers (the bias, or sums), each of 8
-// warps every 8th row of the CTA's 128.
+// Tiles: 256 columns a CTA (of fp32 128), each lane of a warp a chunk of 16 bytes in registers (the bias, or
+// sums), each of 8 warps every 8th row of the CTA's 128.
 //
-// Bytes forward: x read and written once, the bias once a CTA (from L2).
+// In bf16. Bytes forward: x read and written once, the bias once a CTA (from L2).
 //   N = 16384, O = 4096: 2 x 134.2 MB = 268.4 MB, 0.07 GFLOP: no limit.
 //   Floor: A100 (2.04 TB/s) 132 us, H200 (4.8 TB/s) 56 us.
 // Bytes backward: dy read once; for 128 rows a row of fp32 partial sums, written once and read once by the
@@ -18,22 +18,24 @@
 namespace evenkeel::cuda {
 namespace {
 
-using Element = __nv_bfloat16;
-constexpr int kWidth = kChunk<Element>;  // of a chunk
 constexpr int kWarps = 8;
-constexpr int kColumns = kWarp * kWidth;  // of a CTA
-constexpr int kRows = 128;                // of a CTA
+template <typename T>
+constexpr int kColumns = kWarp* kChunk<T>;  // of a CTA
+constexpr int kRows = 128;                  // of a CTA
 
 struct BiasRows {
     std::int64_t count, width, stride;  // stride: from row to row
     bool aligned;  // all rows, and the floats beside them, take 16-byte accesses
 };
 
+template <typename Element>
 __global__ void __launch_bounds__(kWarps* kWarp)
     add_bias_kernel(const BiasRows rows, Element* x, const float* bias) {
+    constexpr int kWidth = kChunk<Element>;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * kColumns + lane * kWidth;
+    const std::int64_t column =
+        static_cast<std::int64_t>(blockIdx.y) * kColumns<Element> + lane * kWidth;
     const int count = chunk_size<Element>(rows.width, column);
     if (count <= 0) return;
     float added[kWidth];
@@ -52,11 +54,14 @@ __global__ void __launch_bounds__(kWarps* kWarp)
 }
 
 // partial [gridDim.x, width]: the sums of each CTA's rows.
+template <typename Element>
 __global__ void __launch_bounds__(kWarps* kWarp)
     sum_rows_kernel(const BiasRows rows, const Element* dy, float* partial) {
+    constexpr int kWidth = kChunk<Element>;
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    const std::int64_t column = static_cast<std::int64_t>(blockIdx.y) * kColumns + lane * kWidth;
+    const std::int64_t column =
+        static_cast<std::int64_t>(blockIdx.y) * kColumns<Element> + lane * kWidth;
     const int count = chunk_size<Element>(rows.width, column);
     float sums[kWidth] = {};
     if (count > 0) {
@@ -92,15 +97,16 @@ __global__ void __launch_bounds__(kColumnSlices* kWarp)
 BiasRows rows_of(const Tensor& rows, const Tensor& floats) {
     const std::int64_t stride = rows.size(0) > 1 ? rows.stride(0) : rows.size(1);
     return {rows.size(0), rows.size(1), stride,
-            takes_chunks(rows.raw(), stride, sizeof(Element)) &&
+            takes_chunks(rows.raw(), stride, size_of(rows.dtype())) &&
                 takes_chunks(floats.raw(), floats.size(-1), sizeof(float))};
 }
 
+template <typename Element>
 LaunchShape shape_of(const char* op, const BiasRows& rows) {
     constexpr std::int64_t kMostColumnBlocks = 65535;
-    const std::int64_t columns = (rows.width + kColumns - 1) / kColumns;
+    const std::int64_t columns = (rows.width + kColumns<Element> - 1) / kColumns<Element>;
     EVENKEEL_CHECK(columns <= kMostColumnBlocks, op, "x: got ", rows.width,
-                   " outputs, want at most ", kMostColumnBlocks * kColumns);
+                   " outputs, want at most ", kMostColumnBlocks * kColumns<Element>);
     dim3 grid = grid_size(op, (rows.count + kRows - 1) / kRows);
     grid.y = static_cast<unsigned>(columns);
     return {grid, dim3(kWarps * kWarp)};
@@ -110,8 +116,10 @@ LaunchShape shape_of(const char* op, const BiasRows& rows) {
 
 void add_bias(const Tensor& rows, const Tensor& bias) {
     const BiasRows shape = rows_of(rows, bias);
-    launch("add_bias", add_bias_kernel, shape_of("add_bias", shape), shape,
-           reinterpret_cast<Element*>(rows.raw()), bias.data<float>());
+    for_storage_type(rows.dtype(), [&]<typename Element>() {
+        launch("add_bias", add_bias_kernel<Element>, shape_of<Element>("add_bias", shape), shape,
+               reinterpret_cast<Element*>(rows.raw()), bias.data<float>());
+    });
 }
 
 void add_bias_gradient(const Tensor& rows, const Tensor& grad) {
@@ -120,8 +128,10 @@ void add_bias_gradient(const Tensor& rows, const Tensor& grad) {
     const Tensor partial =
         Tensor::uninitialized({runs, rows.size(1)}, DType::kFloat32, Device::kCuda);
     const BiasRows shape = rows_of(rows, partial);
-    launch(kOp, sum_rows_kernel, shape_of(kOp, shape), shape,
-           reinterpret_cast<const Element*>(rows.raw()), partial.data<float>());
+    for_storage_type(rows.dtype(), [&]<typename Element>() {
+        launch(kOp, sum_rows_kernel<Element>, shape_of<Element>(kOp, shape), shape,
+               reinterpret_cast<const Element*>(rows.raw()), partial.data<float>());
+    });
     launch(kOp, sum_runs_kernel,
            {grid_size(kOp, (shape.width + kWarp - 1) / kWarp), dim3(kColumnSlices * kWarp)},
            partial.data<float>(), runs, shape.width, grad.data<float>());

@@ -29,8 +29,9 @@ FlashCall make_flash_call(const Tensor& q,
     // A cap so far away that fp32 knows no tanh but its argument is none.
     p.cap_scale = options.softcap > 0.0 ? static_cast<float>(scale / options.softcap) : 0.0f;
     if (p.cap_scale < std::numeric_limits<float>::min()) p.cap_scale = 0.0f;
-    p.scale_log2 =
-        static_cast<float>((p.cap_scale > 0.0f ? options.softcap : scale) * std::numbers::log2e);
+    const double logit_scale = p.cap_scale > 0.0f ? options.softcap : scale;
+    call.logit_scale = static_cast<float>(logit_scale);
+    p.scale_log2 = static_cast<float>(logit_scale * std::numbers::log2e);
     if (options.sink.defined()) p.sink = options.sink.data<float>();
     p.q = flash_rows(q), p.k = flash_rows(k), p.v = flash_rows(v), p.out = flash_rows(out);
     p.lse = lse.data<float>();

@@ -12,7 +12,7 @@
 
 namespace evenkeel::cuda {
 
-// A [B, T, N, D] tensor of 16-bit numbers with contiguous rows of D. Strides in elements.
+// A [B, T, N, D] tensor with contiguous rows of D. Strides in elements.
 struct FlashRows {
     void* data;
     std::int64_t batch, token, head;
@@ -44,6 +44,7 @@ struct FlashProblem {
 // launched.
 struct FlashCall {
     FlashProblem problem;
+    float logit_scale = 0.0f;  // of scores to logits
     Tensor documents;  // [2, T] int32 on the device: begin, end
 };
 FlashRows flash_rows(const Tensor& x);

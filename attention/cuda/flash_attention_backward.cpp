@@ -1,5 +1,6 @@
 #include "attention/cuda/flash_attention_backward.h"
 
+#include "attention/cuda/flash_attention_fp32.h"
 #include "framework/error.h"
 
 namespace evenkeel::cuda {
@@ -31,7 +32,9 @@ void flash_attention_backward(const Tensor& q,
         sink = Tensor::uninitialized({q.size(2), shares}, DType::kFloat32, Device::kCuda);
         problem.sink_shares = sink.data<float>();
     }
-    if (q.dtype() == DType::kBFloat16) {
+    if (q.dtype() == DType::kFloat32) {
+        flash_backward_fp32(problem, q.size(3), call.logit_scale);
+    } else if (q.dtype() == DType::kBFloat16) {
         flash_backward_bf16(problem, q.size(3));
     } else {
         flash_backward_fp16(problem, q.size(3));

@@ -1,5 +1,7 @@
 #include "attention/cuda/flash_attention_forward.h"
 
+#include "attention/cuda/flash_attention_fp32.h"
+
 namespace evenkeel::cuda {
 
 void flash_attention_forward(const Tensor& q,
@@ -10,7 +12,7 @@ void flash_attention_forward(const Tensor& q,
                              const Tensor& lse,
                              AttentionStats* stats) {
     const FlashCall call = make_flash_call(q, k, v, out, lse, options);
-    const std::int64_t head_dim = q.size(3), rows = forward_rows(head_dim);
+    const std::int64_t head_dim = q.size(3), rows = forward_rows(head_dim, q.dtype());
     const std::int64_t per_head = q.size(0) * ((q.size(1) + rows - 1) / rows);
     ForwardPartials partials{};
     Tensor numbers, counts;
@@ -27,8 +29,12 @@ void flash_attention_forward(const Tensor& q,
         partials.rows_of_two = partials.rows + all;
         partials.saturated = partials.rows_of_two + all;
     }
-    const auto run = head_dim <= 96 ? flash_forward_64_96 : flash_forward_128_256;
-    run(call.problem, partials, head_dim, q.dtype());
+    if (q.dtype() == DType::kFloat32) {
+        flash_forward_fp32(call.problem, partials, head_dim, call.logit_scale);
+    } else {
+        const auto run = head_dim <= 96 ? flash_forward_64_96 : flash_forward_128_256;
+        run(call.problem, partials, head_dim, q.dtype());
+    }
     if (stats) {
         reduce_forward_partials(call.problem, options.softcap, partials, per_head, *stats);
     }

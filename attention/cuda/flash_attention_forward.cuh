@@ -43,6 +43,7 @@
 
 #include "attention/cuda/flash_attention_forward.h"
 #include "attention/cuda/flash_attention_mask.cuh"
+#include "attention/cuda/flash_attention_statistics.cuh"
 #include "attention/cuda/mma.cuh"
 #include "framework/cuda.h"
 #include "framework/dispatch.h"
@@ -55,7 +56,7 @@ struct ForwardTiles {
     using T = T_;
     static constexpr int kHeadDim = kHeadDim_;
     static constexpr bool kCapped = kCapped_;
-    static constexpr int kRows = forward_rows(kHeadDim);
+    static constexpr int kRows = forward_rows(kHeadDim, DType::kBFloat16);
     static constexpr int kKeys = kHeadDim == 64 && !kCapped ? 128 : 64;
     static constexpr int kWarps = 4, kThreads = 32 * kWarps;
     static constexpr int kSquares = kRows / kWarps / 16;  // 16-row squares of a warp
@@ -342,30 +343,6 @@ __device__ __forceinline__ int tile_of_block() {
     return static_cast<int>(gridDim.x) - 1 - this_tile();
 }
 
-// Over rows: one value per lane to one per warp. The last three: over rows with two or more keys.
-struct RowStatistics {
-    float max_score = -INFINITY;
-    float entropy = 0.0f;
-    int rows = 0;
-    float entropy_share = 0.0f;
-    int saturated = 0, rows_of_two = 0;
-
-    __device__ __forceinline__ void add(const RowStatistics& other) {
-        max_score = max_or_nan(max_score, other.max_score);
-        entropy += other.entropy;
-        rows += other.rows;
-        entropy_share += other.entropy_share;
-        saturated += other.saturated;
-        rows_of_two += other.rows_of_two;
-    }
-    // Those of the lane whose number differs in bit `step`.
-    __device__ __forceinline__ RowStatistics of_lane_across(int step) const {
-        const auto across = [step](auto x) { return __shfl_xor_sync(0xffffffffu, x, step); };
-        return {across(max_score),     across(entropy),   across(rows),
-                across(entropy_share), across(saturated), across(rows_of_two)};
-    }
-};
-
 // Of one row: `highest` its largest score, the others as finish() leaves them.
 template <typename Warp>
 __device__ __forceinline__ RowStatistics row_statistics(
@@ -384,7 +361,6 @@ __device__ __forceinline__ RowStatistics row_statistics(
         const float sink = p.sink[blockIdx.y] * Warp::kLog2E;
         largest = fmaxf(largest, exp2_approx(fmaf(-base, p.scale_log2, sink)));
     }
-    constexpr float kSaturated = 1.0f - 1.0f / 512;
     of_row.entropy_share = entropy / (Warp::kLn2 * log2_approx(static_cast<float>(keys)));
     of_row.saturated = largest >= kSaturated * total ? 1 : 0;
     of_row.rows_of_two = 1;

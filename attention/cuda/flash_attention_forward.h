@@ -6,7 +6,9 @@
 namespace evenkeel::cuda {
 
 // Queries that a block takes.
-constexpr int forward_rows(std::int64_t head_dim) { return head_dim == 256 ? 64 : 128; }
+constexpr int forward_rows(std::int64_t head_dim, DType dtype) {
+    return dtype == DType::kFloat32 ? 16 : head_dim == 256 ? 64 : 128;
+}
 
 // What the telemetry sums up: of each head, batch and tile of rows ([H][B][tiles]).
 struct ForwardPartials {

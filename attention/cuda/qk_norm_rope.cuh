@@ -8,7 +8,7 @@
 //     channels turn with each other; the chunks that do not turn are shared out among the remaining
 //     lanes.
 //   interleaved, R a multiple of 8: lane l holds chunks l and l + D/16; pairs lie within a chunk.
-//   any other R: as interleaved; each channel's partner is read a second time, alone.
+//   any other R, and fp32 rows: as interleaved; each channel's partner is read a second time, alone.
 // A group keeps its head and walks over tokens, so that gains (and sums of gain gradients) stay in
 // registers, while the groups of a warp stand at neighbouring heads of the same token, whose angles
 // they share.
@@ -28,7 +28,7 @@ inline constexpr int kWarp = 32;
 inline constexpr int kWarps = 4;  // of a CTA
 inline constexpr int kThreads = kWarps * kWarp;
 inline constexpr unsigned kAllLanes = 0xffffffffu;
-inline constexpr int kChunk = 8;  // channels in 16 bytes
+inline constexpr int kChunk = 8;  // channels in 16 bytes (in fp32: in 32)
 inline constexpr int kHeld = 2 * kChunk;
 
 enum class Layout { kHalfSplit, kInterleaved, kAny };
@@ -157,19 +157,32 @@ __device__ __forceinline__ int angles_of(const Common& common, int b, int t, boo
 }
 
 // 16 channels as they stand in memory.
+template <typename T>
 struct Packed {
-    uint4 chunk[2];
+    static constexpr int kAccesses = kChunk * static_cast<int>(sizeof(T)) / 16;  // to a chunk
+    uint4 chunk[2][kAccesses];
 };
 
-// In both types.
-inline constexpr Packed kNotANumber{{{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u, ~0u, ~0u}}};
+template <typename T>
+__device__ __forceinline__ Packed<T> not_a_number() {
+    Packed<T> packed;
+#pragma unroll
+    for (auto& chunk : packed.chunk) {
+#pragma unroll
+        for (uint4& access : chunk) access = {~0u, ~0u, ~0u, ~0u};
+    }
+    return packed;
+}
 
 template <typename T>
-__device__ __forceinline__ Packed load(const T* at, int apart, bool exists) {
-    Packed packed = {};
+__device__ __forceinline__ Packed<T> load(const T* at, int apart, bool exists) {
+    Packed<T> packed = {};
     if (exists) {
-        packed.chunk[0] = *reinterpret_cast<const uint4*>(at);
-        packed.chunk[1] = *reinterpret_cast<const uint4*>(at + apart);
+#pragma unroll
+        for (int i = 0; i < Packed<T>::kAccesses; ++i) {
+            packed.chunk[0][i] = reinterpret_cast<const uint4*>(at)[i];
+            packed.chunk[1][i] = reinterpret_cast<const uint4*>(at + apart)[i];
+        }
     }
     return packed;
 }
@@ -199,16 +212,20 @@ __device__ __forceinline__ std::uint32_t pack<__half>(float a, float b) {
 }
 
 template <typename T>
-__device__ __forceinline__ void unpack(const Packed& packed, float (&values)[kHeld]) {
+__device__ __forceinline__ void unpack(const Packed<T>& packed, float (&values)[kHeld]) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-        const std::uint32_t words[4] = {packed.chunk[i].x, packed.chunk[i].y, packed.chunk[i].z,
-                                        packed.chunk[i].w};
+    for (int i = 0; i < 2 * Packed<T>::kAccesses; ++i) {
+        const uint4& access = packed.chunk[i / Packed<T>::kAccesses][i % Packed<T>::kAccesses];
+        const std::uint32_t words[4] = {access.x, access.y, access.z, access.w};
 #pragma unroll
         for (int w = 0; w < 4; ++w) {
-            const float2 pair = unpack<T>(words[w]);
-            values[i * kChunk + 2 * w] = pair.x;
-            values[i * kChunk + 2 * w + 1] = pair.y;
+            if constexpr (sizeof(T) == 4) {
+                values[i * 4 + w] = __uint_as_float(words[w]);
+            } else {
+                const float2 pair = unpack<T>(words[w]);
+                values[i * kChunk + 2 * w] = pair.x;
+                values[i * kChunk + 2 * w + 1] = pair.y;
+            }
         }
     }
 }
@@ -219,9 +236,15 @@ __device__ __forceinline__ void store(T* at, int apart, const float (&values)[kH
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
         const float* v = values + i * kChunk;
-        __stwb(reinterpret_cast<uint4*>(at + i * apart),
-               make_uint4(pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]),
-                          pack<T>(v[6], v[7])));
+        auto* const to = reinterpret_cast<uint4*>(at + i * apart);
+        if constexpr (sizeof(T) == 4) {
+            const auto bits = [v](int c) { return __float_as_uint(v[c]); };
+            __stwb(to, make_uint4(bits(0), bits(1), bits(2), bits(3)));
+            __stwb(to + 1, make_uint4(bits(4), bits(5), bits(6), bits(7)));
+        } else {
+            __stwb(to, make_uint4(pack<T>(v[0], v[1]), pack<T>(v[2], v[3]), pack<T>(v[4], v[5]),
+                                  pack<T>(v[6], v[7])));
+        }
     }
 }
 

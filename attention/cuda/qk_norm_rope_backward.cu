@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads,
     int t = place.t;
     for (int done = 0; done < kChunkTokens; done += kWarps * kRows) {
         if (!__any_sync(kAllLanes, place.used && t < common.tokens)) break;
-        Packed packed_dy[kRows], packed_x[kRows];
+        Packed<T> packed_dy[kRows], packed_x[kRows];
         int angles[kRows];
         float factors[kRows];
 #pragma unroll
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads,
             const bool exists = place.used && t + i * kWarps < common.tokens;
             packed_dy[i] = load(dy + i * kWarps * part.dy.token, apart, exists);
             angles[i] = angles_of(common, place.b, t + i * kWarps, exists);
-            if (angles[i] < 0) packed_dy[i] = kNotANumber;
+            if (angles[i] < 0) packed_dy[i] = not_a_number<T>();
             if (!common.norm) continue;
             packed_x[i] = load(x + i * kWarps * part.x.token, apart, exists);
             factors[i] = exists ? *rstd : 0.0f;

@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(kThreads,
     int t = place.t;
     for (int done = 0; done < common.chunk_tokens; done += kWarps * kRows) {
         if (!__any_sync(kAllLanes, place.used && t < common.tokens)) return;
-        Packed packed[kRows];
+        Packed<T> packed[kRows];
         int angles[kRows];
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {

@@ -77,8 +77,14 @@ void dispatch(const char* op, const Tensor& x, const RopeTable& rope, const Comm
         (rope.rotary_dim % multiple != 0 || !aligned(rope.cos) || !aligned(rope.sin))) {
         layout = Layout::kAny;
     }
+    // One kernel of each width for fp32, which is for debugging and for comparing: that of any layout.
+    const bool fp32 = x.dtype() == DType::kFloat32;
+    if (fp32) layout = Layout::kAny;
     const auto for_dim = [&]<int kDim>() {
         const auto for_norms = [&]<Layout kLayout, Norms kNorms>() {
+            if constexpr (kLayout == Layout::kAny) {
+                if (fp32) return f.template operator()<float, kDim, kLayout, kNorms>();
+            }
             if (x.dtype() == DType::kBFloat16) {
                 return f.template operator()<__nv_bfloat16, kDim, kLayout, kNorms>();
             }

@@ -132,6 +132,11 @@ INSTANTIATE_TEST_SUITE_P(Shapes,
                              return std::get<0>(info.param).name + "_" +
                                     name_of(std::get<1>(info.param));
                          });
+INSTANTIATE_TEST_SUITE_P(Fp32,
+                         FlashBackwardCudaTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::fp32_flash_cases()),
+                                            ::testing::Values(DType::kFloat32)),
+                         [](const auto& info) { return std::get<0>(info.param).name; });
 
 std::vector<DataKind> all_kinds() {
     if (testing::test_gpus().empty()) return {};
@@ -143,18 +148,23 @@ GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FlashBackwardCudaDataTest);
 
 TEST_P(FlashBackwardCudaDataTest, AgreesWithTheReferenceOnDataThatBreaksKernels) {
     const auto& [kind, dtype] = GetParam();
+    if (dtype == DType::kFloat32) {
+        check({1, 45, 45, 2, 1, 64}, dtype, kind, kCausal);
+        check({1, 20, 20, 2, 2, 128}, dtype, kind, kBidirectional);
+        return;
+    }
     check({1, 150, 150, 4, 2, 64}, dtype, kind, kCausal);
     check({1, 65, 65, 4, 4, 128}, dtype, kind, kBidirectional);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds,
-                         FlashBackwardCudaDataTest,
-                         ::testing::Combine(::testing::ValuesIn(all_kinds()),
-                                            ::testing::Values(DType::kBFloat16, DType::kFloat16)),
-                         [](const auto& info) {
-                             return name_of(std::get<0>(info.param)) + "_" +
-                                    name_of(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds,
+    FlashBackwardCudaDataTest,
+    ::testing::Combine(::testing::ValuesIn(all_kinds()),
+                       ::testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16)),
+    [](const auto& info) {
+        return name_of(std::get<0>(info.param)) + "_" + name_of(std::get<1>(info.param));
+    });
 
 // ---- Softcap and sinks
 
@@ -180,13 +190,21 @@ INSTANTIATE_TEST_SUITE_P(HeadDim,
                                             ::testing::ValuesIn(testing::width_flash_cases()),
                                             ::testing::Values(DType::kBFloat16, DType::kFloat16)),
                          [](const auto& info) { return testing::name_of_method_case(info); });
+INSTANTIATE_TEST_SUITE_P(Fp32,
+                         FlashBackwardCudaMethodTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::flash_methods()),
+                                            ::testing::ValuesIn(testing::fp32_method_flash_cases()),
+                                            ::testing::Values(DType::kFloat32)),
+                         [](const auto& info) { return testing::name_of_method_case(info); });
 
 TEST_P(FlashBackwardCudaDataTest, AgreesWithTheReferenceBehindSoftcapAndSinks) {
     const auto& [kind, dtype] = GetParam();
     const testing::FlashMethod method{"", 20.0, {2.0f, -1.0f}};
-    check(make_flash_inputs({1, 150, 150, 4, 2, 64}, dtype, kind),
+    const bool fp32 = dtype == DType::kFloat32;
+    const std::int64_t t = fp32 ? 35 : 150, short_t = fp32 ? 20 : 65;
+    check(make_flash_inputs({1, t, t, 4, 2, 64}, dtype, kind),
           testing::with_method(method, kCausal, 4));
-    check(make_flash_inputs({1, 65, 65, 2, 2, 128}, dtype, kind),
+    check(make_flash_inputs({1, short_t, short_t, 2, 2, 128}, dtype, kind),
           testing::with_method(method, kBidirectional, 2));
 }
 
@@ -194,7 +212,7 @@ TEST_P(FlashBackwardCudaDataTest, AgreesWithTheReferenceBehindSoftcapAndSinks) {
 
 std::vector<DType> all_dtypes() {
     if (testing::test_gpus().empty()) return {};
-    return {DType::kBFloat16, DType::kFloat16};
+    return {DType::kFloat32, DType::kBFloat16, DType::kFloat16};
 }
 
 class FlashBackwardCudaTypeTest : public ::testing::TestWithParam<DType> {};
@@ -206,8 +224,8 @@ INSTANTIATE_TEST_SUITE_P(Types,
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 TEST_P(FlashBackwardCudaTypeTest, GivesTheSameBitsTwice) {
-    const FlashInputs in =
-        make_flash_inputs({2, 150, 150, 4, 2, 64}, GetParam(), DataKind::kGaussian);
+    const std::int64_t t = GetParam() == DType::kFloat32 ? 40 : 150;
+    const FlashInputs in = make_flash_inputs({2, t, t, 4, 2, 64}, GetParam(), DataKind::kGaussian);
     const FlashTruth truth = testing::run_flash_reference(in, {});
     const FlashGradients once = run_backward(in, truth, {});
     expect_same(run_backward(in, truth, {}), once, "again");
@@ -317,10 +335,11 @@ TEST_P(FlashBackwardCudaTypeTest, PaddedKeysDoNotCountWhereLogitsAreFarBelowZero
 
 TEST_P(FlashBackwardCudaTypeTest, AgreesWithTheReferenceBehindTheForwardKernel) {
     for (DataKind kind : {DataKind::kGaussian, DataKind::kMassiveActivations}) {
-        const FlashInputs in = make_flash_inputs({1, 140, 140, 4, 2, 128}, GetParam(), kind);
+        const std::int64_t t = GetParam() == DType::kFloat32 ? 36 : 140;
+        const FlashInputs in = make_flash_inputs({1, t, t, 4, 2, 128}, GetParam(), kind);
         const auto gpu = [](const Tensor& x) { return on(Device::kCuda, x); };
         const Tensor out = gpu(poisoned(in.q.shape(), GetParam()));
-        const Tensor lse = gpu(poisoned({1, 4, 140}, DType::kFloat32));
+        const Tensor lse = gpu(poisoned({1, 4, t}, DType::kFloat32));
         flash_attention_forward(gpu(in.q), gpu(in.k), gpu(in.v), {}, out, lse, nullptr);
         expect_gradients_near_truth(run_backward(in, out, lse, {}),
                                     testing::run_plain_flash(in, {}).gradients,

@@ -63,6 +63,33 @@ inline std::vector<FlashCase> width_flash_cases() {
     }
     return cases;
 }
+// For the kernels of fp32, whose tiles are 16 rows (or keys) by 32: what the cases above have, in small, since
+// the emulator takes its time over products without tensor cores.
+inline std::vector<FlashCase> fp32_flash_cases() {
+    if (test_gpus().empty()) return {};
+    const AttentionMask kCausal{}, kBidirectional{false, 0, {}};
+    return {{"one", {16, 1, 1, 2, 1, 64}, kCausal},
+            {"causal_33", {1, 33, 33, 2, 1, 64}, kCausal},
+            {"causal_48", {1, 48, 48, 1, 1, 64}, kCausal},
+            {"head_dim_96", {1, 18, 35, 2, 2, 96}, kBidirectional},
+            {"head_dim_128", {1, 20, 45, 2, 1, 128}, kCausal},
+            {"head_dim_256", {1, 17, 33, 1, 1, 256}, kBidirectional},
+            {"groups_of_three", {2, 19, 19, 6, 2, 64}, kBidirectional},
+            {"decode_one", {3, 1, 70, 2, 1, 64}, kCausal},
+            {"more_queries_than_keys", {1, 50, 10, 2, 1, 64}, kCausal},
+            {"more_queries_bidirectional", {1, 50, 3, 1, 1, 64}, kBidirectional},
+            {"window", {1, 70, 70, 1, 1, 64}, {true, 20, {}}},
+            {"window_two_sided", {1, 50, 50, 1, 1, 64}, {false, 9, {}}},
+            {"window_that_misses_all_keys", {1, 60, 8, 1, 1, 64}, {false, 5, {}}},
+            {"documents", {1, 70, 70, 1, 1, 64}, {true, 0, {0, 1, 33, 33, 60, 70}}},
+            {"documents_window", {1, 40, 40, 2, 2, 64}, {true, 6, {0, 17, 40}}}};
+}
+inline std::vector<FlashCase> fp32_method_flash_cases() {
+    if (test_gpus().empty()) return {};
+    return {{"causal_33", {1, 33, 33, 2, 1, 64}, {}},
+            {"more_queries_than_keys", {1, 35, 10, 3, 3, 64}, {}},
+            {"documents_window", {1, 40, 40, 1, 1, 64}, {true, 7, {0, 19, 20, 40}}}};
+}
 inline std::vector<FlashMethod> wide_flash_methods() {
     return {{"both", 4.0, {1.0f, -1.5f}}, {"huge_sink", 0.0, {2000.0f, 3.0f}}};
 }

@@ -203,8 +203,8 @@ TEST_P(QkNormRopeCudaChecks, NameTheTensorAndWhatIsWanted) {
             [&] { qk_norm_rope_forward(bad_x, gain, bad_table, positions, {}, bad_y, bad_rstd); });
         EXPECT_NE(got.find(want), std::string::npos) << "got " << got << ", want " << want;
     };
-    const Tensor fp32 = on(cuda, gaussian(shape, kFp32, 1));
-    expect_error("x: got fp32, want bf16 or fp16 on cuda", fp32, {}, table, {}, y, rstd);
+    const Tensor integers = Tensor::zeros(shape, DType::kInt32, cuda);
+    expect_error("x: got int32, want fp32, bf16 or fp16 on cuda", integers, {}, table, {}, y, rstd);
     const Tensor narrow = on(cuda, gaussian({2, 4, 2, 80}, kBf16, 1));
     expect_error("head width: got 80, want one of 64, 96, 128, 256", narrow, {}, table, {}, narrow,
                  rstd);

@@ -34,7 +34,10 @@ std::vector<DeviceType> device_types() {
     std::vector<DeviceType> all;
     for (const Device device : test_devices()) {
         all.push_back({device, DType::kBFloat16});
-        if (device == Device::kCuda) all.push_back({device, DType::kFloat16});
+        if (device == Device::kCuda) {
+            all.push_back({device, DType::kFloat16});
+            all.push_back({device, DType::kFloat32});
+        }
     }
     return all;
 }

@@ -14,7 +14,7 @@ struct DeviceType {
     Device device;
     DType dtype;
 };
-std::vector<DeviceType> device_types();  // bf16 on every device, fp16 on CUDA too
+std::vector<DeviceType> device_types();  // bf16 on every device, on CUDA fp16 and fp32 too
 std::string device_type_name(const ::testing::TestParamInfo<DeviceType>& info);
 
 // The table on another device.

@@ -84,6 +84,20 @@ TEST_P(CudaTrainingTest, FollowsTheCpu) {
     }
 }
 
+TEST_P(CudaTrainingTest, FollowsTheCpuCloselyInFp32) {
+    ModelConfig config = small_gpu_model();
+    config.type = ComputeType::kFp32;
+    config.num_layers = 1;
+    config.attention.qkv_bias = config.attention.output_bias = config.feed_forward_bias = true;
+    const ProcessGrid cpu_grid(world(), config_);
+    LanguageModel gpu(*grid_, config, 1), cpu(cpu_grid, config, 1);
+    const TrainingCurve got = train_steps(gpu, 0, 2, 2, 16);
+    testing::expect_follows_in_fp32(got, train_steps(cpu, 0, 2, 2, 16));
+    for (const Parameter* parameter : gpu.parameters()) {
+        EXPECT_TRUE(agrees(grid_->data(), parameter->value)) << parameter->name;
+    }
+}
+
 TEST_P(CudaTrainingTest, CommunicatesAsOftenAsOnTheCpu) {
     const ModelConfig config = small_gpu_model();
     LanguageModel model(*grid_, config, 1);

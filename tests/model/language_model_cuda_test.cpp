@@ -178,10 +178,6 @@ TEST_P(LanguageModelCudaTest, RefusesWhatGpusDoNotTake) {
         return std::string();
     };
     EXPECT_NE(refusal([](ModelConfig& c) {
-                  c.type = ComputeType::kFp32;
-              }).find("model.type: got fp32, want bf16"),
-              std::string::npos);
-    EXPECT_NE(refusal([](ModelConfig& c) {
                   c.attention.head_dim = 32;
               }).find("model.attention.head_dim: got 32, want one of 64, 96, 128, 256"),
               std::string::npos);

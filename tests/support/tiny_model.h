@@ -13,7 +13,10 @@ namespace evenkeel::testing {
 // A process by itself.
 struct SoloGrid {
     std::unique_ptr<Communicator> world = make_single_communicator();
-    ProcessGrid grid{*world, ParallelConfig{.tensor_parallel = 1, .data_parallel = 1}};
+    ProcessGrid grid;
+
+    explicit SoloGrid(Device device = Device::kCpu)
+        : grid(*world, ParallelConfig{.tensor_parallel = 1, .data_parallel = 1}, device) {}
 };
 
 // Two layers of grouped-query attention in fp32, with weights large enough that every part matters.
