@@ -7,9 +7,9 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
+#include "framework/json.h"
 #include "framework/log.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"

@@ -4,10 +4,10 @@
 #include <filesystem>
 #include <iostream>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "framework/data/token_stream.h"
+#include "framework/json.h"
 #include "framework/log.h"
 #include "launch/commands.h"
 #include "launch/memory_advice.h"

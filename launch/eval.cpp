@@ -2,10 +2,10 @@
 #include <algorithm>
 #include <cmath>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <numbers>
 
 #include "framework/data/byte_dataset.h"
+#include "framework/json.h"
 #include "launch/commands.h"
 #include "launch/eval_logits.h"
 #include "launch/run_text.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "framework/data/token_file.h"
+#include "framework/json.h"
 #include "framework/storage/replace_file.h"
 #include "framework/storage/safetensors.h"
 #include "launch/saved_run.h"

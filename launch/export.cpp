@@ -3,8 +3,8 @@
 
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/staged_directory.h"
 #include "launch/commands.h"

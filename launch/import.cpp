@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/safetensors.h"
 #include "framework/storage/staged_directory.h"

@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <iomanip>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "launch/commands.h"
 #include "model/method.h"
 

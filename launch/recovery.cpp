@@ -4,8 +4,8 @@
 #include <cmath>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "launch/saved_run.h"
 
 namespace evenkeel {

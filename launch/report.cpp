@@ -8,8 +8,8 @@
 #include <iostream>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "launch/recovery.h"
 #include "launch/report_heads.h"

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
+
+#include "framework/json.h"
 
 #include "launch/report_spec.h"
 

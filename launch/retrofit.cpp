@@ -7,10 +7,10 @@
 #include <iostream>
 #include <limits>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 
+#include "framework/json.h"
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/staged_directory.h"

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "framework/json.h"
 #include "launch/saved_run.h"
 #include "launch/studies/study.h"
 

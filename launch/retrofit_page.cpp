@@ -1,8 +1,8 @@
 // The page of a retrofit: what every head's norms, logits and divergences were, and a verdict a layer.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "launch/report_page.h"
 #include "launch/report_plots.h"
 #include "launch/retrofit_findings.h"

@@ -1,8 +1,8 @@
 #include "launch/run_config.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "launch/commands.h"
 

@@ -6,11 +6,11 @@
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "framework/data/byte_dataset.h"
 #include "framework/data/token_dataset.h"
+#include "framework/json.h"
 #include "framework/log.h"
 #include "framework/memory_scope.h"
 #include "framework/storage/checkpoint.h"

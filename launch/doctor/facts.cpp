@@ -10,12 +10,12 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "framework/data/dataset.h"
 #include "framework/device_memory.h"
+#include "framework/json.h"
 #include "framework/storage/file.h"
 #include "launch/doctor/doctor.h"
 #include "parallel/launch_environment.h"

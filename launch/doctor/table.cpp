@@ -1,8 +1,8 @@
 // The checks as a table and as JSON.
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "framework/json.h"
 #include "launch/doctor/doctor.h"
 
 namespace evenkeel::doctor {

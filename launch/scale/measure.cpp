@@ -6,9 +6,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "launch/saved_run.h"
 #include "launch/scale/text.h"
 #include "parallel/process_grid.h"

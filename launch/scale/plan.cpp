@@ -1,9 +1,9 @@
 // evenkeel scale plan: a configuration on a cluster.
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "launch/memory_advice.h"
 #include "launch/saved_run.h"
 #include "launch/scale/text.h"

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstdio>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "launch/saved_run.h"
 #include "launch/scale/text.h"
 

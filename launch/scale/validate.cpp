@@ -3,8 +3,8 @@
 #include <cmath>
 #include <iomanip>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "launch/scale/text.h"
 #include "scaling/published.h"
 

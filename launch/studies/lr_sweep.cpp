@@ -2,8 +2,8 @@
 // Wortsman et al. 2023, section 2.2: the mean over the rates of min(loss, first loss) less the method's best loss.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "launch/saved_run.h"
 #include "launch/studies/registry.h"
 #include "launch/studies/rig.h"

@@ -2,9 +2,9 @@
 // back. Two small models that have been trained without: one calmly, one with so large a learning rate that its logits are.
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <set>
 
+#include "framework/json.h"
 #include "launch/recovery.h"
 #include "launch/saved_run.h"
 #include "launch/studies/registry.h"

@@ -5,9 +5,9 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/replace_file.h"

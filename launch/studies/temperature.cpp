@@ -2,8 +2,8 @@
 // of the harm at the end (a probe of Zhai et al. 2023, who lower the softmax's temperature).
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "launch/saved_run.h"
 #include "launch/studies/registry.h"
 #include "launch/studies/rig.h"

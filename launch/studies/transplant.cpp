@@ -2,8 +2,8 @@
 // from 1 to far too large (Wortsman et al. 2023, section 3.2 and figure 10: whether large logits by themselves do harm).
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "launch/saved_run.h"
 #include "launch/studies/registry.h"
 #include "launch/studies/rig.h"

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "framework/json.h"
 #include "launch/bench.h"
 
 namespace evenkeel {

@@ -7,9 +7,9 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
 #include "framework/device.h"
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "launch/report.h"
 #include "tests/launch/command_line.h"

@@ -3,9 +3,9 @@
 #include <sys/wait.h>
 
 #include <cstdio>
-#include <nlohmann/json.hpp>
 #include <stdexcept>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 
 namespace evenkeel::testing {

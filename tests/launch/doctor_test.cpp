@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "framework/json.h"
 #include "tests/launch/command_line.h"
 #include "tests/support/token_files.h"
 

@@ -4,9 +4,9 @@
 
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "framework/data/token_file.h"
+#include "framework/json.h"
 #include "framework/storage/safetensors.h"
 #include "tests/launch/command_line.h"
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/safetensors.h"
 #include "launch/saved_run.h"

@@ -1,11 +1,11 @@
 // What report --compare says of a run that finds back to its control.
+#include "framework/json.h"
 #include "launch/recovery.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
 #include "framework/storage/checkpoint.h"

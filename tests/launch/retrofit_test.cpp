@@ -3,8 +3,8 @@
 
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/safetensors.h"
 #include "launch/retrofit_findings.h"

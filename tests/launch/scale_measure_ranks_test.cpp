@@ -1,8 +1,7 @@
 // evenkeel scale measure under mpirun. Times are not looked at.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "framework/json.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {

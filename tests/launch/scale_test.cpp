@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {

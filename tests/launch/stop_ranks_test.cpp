@@ -1,8 +1,7 @@
 // Runs under mpirun that a signal ends, and that leave out steps.
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "tests/launch/command_line.h"
 #include "tests/support/run_files.h"

@@ -1,4 +1,5 @@
 // Every study through the program, with numbers that are known from elsewhere.
+#include "framework/json.h"
 #include "launch/studies/study.h"
 
 #include <gtest/gtest.h>
@@ -6,7 +7,6 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "framework/storage/checkpoint.h"
 #include "launch/commands.h"

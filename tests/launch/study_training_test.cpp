@@ -4,8 +4,8 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "launch/commands.h"
 #include "launch/studies/points.h"
