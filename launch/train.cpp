@@ -158,7 +158,8 @@ void write_summary(const RunConfig& config,
 }
 
 std::string how_to_go_on(const TrainResult& result, const TrainerConfig& trainer) {
-    const std::string by = concat("ended by ", result.stopped.name());
+    const std::string by = concat("stopped at step ", result.last_step, " of ", trainer.steps,
+                                  ", ended by ", result.stopped.name());
     if (result.checkpoint.empty()) return by + " before the first step; start it again";
     return concat(by, "; checkpoint  ", result.checkpoint,
                   "; the same command with --set trainer.resume=true goes on",
@@ -213,7 +214,8 @@ int train_model(RunConfig& config,
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
     model.set_graphs(graphs);
 
-    const RunControl control{[&] { return signals.request(); }, rewind, remove_old_watchdog_files};
+    const RunControl control{[&] { return signals.request(); }, rewind, remove_old_watchdog_files,
+                             [&] { log_info(compact_text(config)); }};
     const auto after_step = [&](std::int64_t steps) {
         if (steps == 1 && model.is_main_rank()) report_memory(plan, grid.device());
     };
@@ -326,7 +328,6 @@ int run_train(const TrainCommand& command, Communicator& world) {
     }
     config.validate(world.size());
     StopSignals signals;  // before what may take minutes
-    log_info(compact_text(config));
     if (world.rank() == 0) {
         for (const std::string& text : config.model.warnings()) log_warning(text);
         const std::int64_t copies = world.size() / config.parallel.tensor_parallel;

@@ -214,6 +214,7 @@ TrainResult TrainingRun::run(const std::string& config_json,
 TrainResult TrainingRun::take_steps(const std::string& config_json,
                                     const std::function<void(std::int64_t)>& after_step) {
     start();
+    if (control_.begins) control_.begins();
     const std::int64_t first_step = state_.step;
     const std::int64_t end_step =
         config_.stop_at_step > 0 ? std::min(config_.steps, config_.stop_at_step) : config_.steps;
@@ -222,6 +223,7 @@ TrainResult TrainingRun::take_steps(const std::string& config_json,
         return interval > 0 && state_.step % interval == 0;
     };
     TrainResult result;
+    result.last_step = first_step;
     std::vector<double> rates;
     if (stops()) {  // what there is to go on from is there
         result.stopped = request_;
@@ -277,7 +279,8 @@ TrainResult TrainingRun::take_steps(const std::string& config_json,
         }
         if (action == AlarmAction::kEnd) {
             throw AlarmError(concat("[train] step ", state_.step, ": ", recorder_.last_alarm(),
-                                    "; the run ends after a checkpoint, ", result.checkpoint,
+                                    "; the run has stopped at step ", state_.step, " of ",
+                                    config_.steps, " after a checkpoint, ", result.checkpoint,
                                     " (trainer.resume goes on from it)"));
         }
         result.losses.push_back(outcome.loss);
@@ -291,6 +294,7 @@ TrainResult TrainingRun::take_steps(const std::string& config_json,
     if (request_.asks_to_end()) result.stopped = request_;
     result.steps = static_cast<std::int64_t>(result.losses.size());
     result.tokens_per_second = median(rates);
+    result.last_step = state_.step;
     result.skipped = state_.step - state_.updates;
     return result;
 }

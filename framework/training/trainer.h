@@ -21,7 +21,8 @@
 namespace evenkeel {
 
 struct TrainResult {
-    std::int64_t steps = 0;
+    std::int64_t steps = 0;      // done here
+    std::int64_t last_step = 0;  // of the run, at which this ended
     std::vector<double> losses;  // of the steps run here
     double validation_loss = 0.0;
     double tokens_per_second = 0.0;  // median over steps
@@ -41,6 +42,8 @@ struct RunControl {
     std::optional<std::int64_t> rewind_to;
     // Called by the main rank when nobody else writes to the run directory any more (run_lock.h).
     std::function<void()> owns_directory;
+    // Called on every rank when nothing speaks against the run any more, before its first step.
+    std::function<void()> begins;
 };
 
 // What all ranks throw at a step whose loss or gradient is not finite.

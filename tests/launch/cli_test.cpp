@@ -140,9 +140,10 @@ TEST(CliTest, AnAlarmCanEndARunThatCanThenBeResumed) {
     const std::string rule =
         "--set alarms.logit_bound.threshold=0.5 --set alarms.logit_bound.action=end";
     const Outcome ended = run_evenkeel(tiny.train(rule));
-    expect_refusal(ended, {5,
-                           {"step 1: alarm logit_bound: logit_bound of layer 0 head 0 is",
-                            "above 0.5, since step 1", "docs/telemetry.md"}});
+    expect_refusal(ended,
+                   {5,
+                    {"step 1: alarm logit_bound: logit_bound of layer 0 head 0 is",
+                     "above 0.5, since step 1", "docs/telemetry.md", "stopped at step 1 of 4"}});
     // What ended it is in its report.
     EXPECT_TRUE(std::filesystem::exists(tiny.run + "/report.html") || find_vega().empty());
     const auto ended_by = [&] {
@@ -155,6 +156,15 @@ TEST(CliTest, AnAlarmCanEndARunThatCanThenBeResumed) {
     EXPECT_EQ(ended_by(), "");
     expect_refusal(run_evenkeel(tiny.train("--set alarms.entropy.records=0")),
                    {2, {"alarms.entropy.records: got 0"}});
+}
+
+TEST(CliTest, SettingsArePrintedWhenNothingSpeaksAgainstTheRun) {
+    const TinyRun tiny;
+    const Outcome first = run_evenkeel(tiny.train());
+    EXPECT_EQ(count_of("\"feed_forward_width\"", first.output), 1) << first.output;
+    const Outcome refused = run_evenkeel(tiny.train());  // has checkpoints, and is not resumed
+    expect_refusal(refused, {2, {"trainer.resume"}});
+    EXPECT_EQ(count_of("\"feed_forward_width\"", refused.output), 0) << refused.output;
 }
 
 TEST(CliTest, TheLargestLogitIsShownBeforeAndAfterASoftCap) {

@@ -59,7 +59,7 @@ TEST(RanksTest, AnAlarmEndsAllRanksAndIsSaidOnce) {
                              "--set alarms.logit_bound.threshold=0.5 "
                              "--set alarms.logit_bound.action=end"));
     EXPECT_EQ(outcome.status, 5) << outcome.output;
-    EXPECT_EQ(count(outcome.output, "the run ends after a checkpoint"), 1u) << outcome.output;
+    EXPECT_EQ(count(outcome.output, "after a checkpoint, "), 1u) << outcome.output;
     EXPECT_EQ(run_evenkeel("inspect " + tiny.run).status, 0) << "the checkpoint is whole";
 }
 

@@ -35,6 +35,7 @@ TEST_P(StopRanksTest, ASignalToMpirunEndsAllRanksAfterACheckpointFromWhichTheRun
     const Outcome stopped = signalled(train, tiny.run, "USR1");
     ASSERT_EQ(stopped.status, 4) << stopped.output;
     EXPECT_EQ(count_of("ended by SIGUSR1; checkpoint  ", stopped.output), 1) << stopped.output;
+    EXPECT_EQ(count_of("stopped at step ", stopped.output), 1) << stopped.output;
     EXPECT_EQ(count_of("trainer.resume=true", stopped.output), 1) << stopped.output;
     const std::string newest = newest_checkpoint(tiny.run);
     const std::int64_t step = Json::parse(read_file(newest + "/trainer.json"))["step"];
