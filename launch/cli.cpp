@@ -159,6 +159,10 @@ void add_inspect(CLI::App& program, InspectCommand& command, Choice& choice) {
     app.add_flag("--verify", command.verify,
                  "Compare every file with what its checkpoint's manifest says; exit code 1 and the "
                  "faults where they differ");
+    app.add_flag("--accept", command.accept,
+                 "Take a checkpoint's files as they are for what was written: says what has "
+                 "changed and writes its manifest anew")
+        ->excludes("--verify");
     app.footer(
         "Examples:\n"
         "  evenkeel inspect runs/tiny\n"
@@ -448,6 +452,7 @@ int main(int argc, char** argv) {
     flush_subnormals();
     keep_freed_memory();
     std::signal(SIGPIPE, SIG_IGN);  // that nobody reads what is said is no reason to end
+    std::signal(SIGXFSZ, SIG_IGN);  // a file at its limit is an error of writing, as a full disk is
     try {
         // The doctor tells what is wrong with ranks that MPI does not see; all else would run wrongly.
         const bool is_doctor = argc > 1 && std::string(argv[1]) == "doctor";

@@ -81,6 +81,7 @@ struct InspectCommand {
                // such file
     bool json = false;
     bool verify = false;  // hash what a manifest names
+    bool accept = false;  // write the manifest anew, for the files as they are
 };
 void run_inspect(const InspectCommand& command);
 

@@ -12,6 +12,7 @@
 #include "framework/storage/hash.h"
 #include "framework/storage/json_depth.h"
 #include "framework/storage/safetensors.h"
+#include "framework/storage/state_shard.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
 #include "model/hugging_face/folder.h"
@@ -243,9 +244,38 @@ void verify(const InspectCommand& command, const Json& manifest) {
                         ": is not as its manifest says");
 }
 
+// For somebody who has changed files by intent.
+void accept(const InspectCommand& command) {
+    EVENKEEL_CHECK_CODE(fs::is_directory(command.path), ErrorCode::kIo, "inspect", command.path,
+                        ": no such directory, want a run or a checkpoint");
+    const std::string directory = directory_of(command.path);
+    EVENKEEL_CHECK_CODE(
+        step_of_name(fs::path(directory).lexically_normal().filename().string()) >= 0,
+        ErrorCode::kIo, "inspect", command.path,
+        ": got no checkpoint, want a run or a directory step_00000020");
+    const CheckpointFaults before = find_faults(directory, Check::kContents);
+    for (const FileFault& fault : before.faults) {
+        std::cout << "changed   " << printable(fault.file) << ": " << printable(fault.reason)
+                  << "\n";
+    }
+    Manifest manifest;
+    try {
+        manifest = read_manifest(directory).value_or(Manifest{});
+    } catch (const Error&) {
+        // It is among the faults.
+    }
+    manifest.step = step_of_name(fs::path(directory).lexically_normal().filename().string());
+    open_state(directory, "model");  // what cannot be read is no better for a manifest
+    EVENKEEL_CHECK_CODE(fs::is_regular_file(fs::path(directory) / "trainer.json"), ErrorCode::kIo,
+                        "inspect", directory, ": trainer.json is missing");
+    write_manifest(directory, manifest);
+    std::cout << "accepted  " << directory << ": " << files_in(directory).size() << " files\n";
+}
+
 }  // namespace
 
 void run_inspect(const InspectCommand& command) {
+    if (command.accept) return accept(command);
     const Json manifest = describe_manifest(command.path, command.verify);
     if (command.verify) return verify(command, manifest);
     if (inspect_folder(command)) return;

@@ -56,14 +56,17 @@ SavedRun open_run(const fs::path& directory,
                   const std::vector<std::string>& overrides,
                   const CheckpointReaders* readers) {
     SavedRun run;
-    const bool is_checkpoint = has_state(directory.string(), "model");
-    // RUN/checkpoints/step_00000020
-    const fs::path run_directory =
-        is_checkpoint ? fs::absolute(directory).parent_path().parent_path() : directory;
+    // RUN/checkpoints/step_00000020; a folder of someone else's has model.safetensors too.
+    const fs::path above = fs::absolute(directory).parent_path().parent_path();
+    const bool is_checkpoint = has_state(directory.string(), "model") &&
+                               !fs::exists(directory / "config.json") &&
+                               fs::exists(above / "config.json");
+    const fs::path run_directory = is_checkpoint ? above : directory;
     run.directory = run_directory.string();
     const fs::path config = run_directory / "config.json";
     EVENKEEL_CHECK_CODE(fs::exists(config), ErrorCode::kIo, "open_run", directory.string(),
-                        ": not a run, ", config.string(), " is missing");
+                        ": neither a run, a checkpoint in one nor a Hugging Face folder, ",
+                        config.string(), " is missing");
     run.config = load_run_config(config.string(), overrides);
     EVENKEEL_CHECK_CODE(is_checkpoint || fs::is_directory(run_directory / "checkpoints"),
                         ErrorCode::kIo, "open_run", directory.string(),

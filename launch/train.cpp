@@ -246,7 +246,7 @@ int train_model(RunConfig& config,
     const std::int64_t stop = config.trainer.stop_at_step;
     if (stop > 0 && stop < config.trainer.steps) {
         if (result.steps > 0) leave_report(config, grid, result, data, "trainer.stop_at_step");
-        log_info(concat("stopped at step ", stop, " of ", config.trainer.steps,
+        log_info(concat("stopped at step ", result.last_step, " of ", config.trainer.steps,
                         "; go on with --set trainer.resume=true --set trainer.stop_at_step=0"));
         return 0;
     }

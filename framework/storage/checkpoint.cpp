@@ -393,8 +393,8 @@ std::string newest_verified(const CheckpointStore& store,
 void check_as_written(const std::string& directory, const CheckpointReaders& readers) {
     EVENKEEL_CHECK_CODE(is_verified(directory, readers), ErrorCode::kIo, "checkpoint", directory,
                         ": is not as it was written, the warning says where (if the change is "
-                        "yours, remove its ",
-                        kManifestName, ")");
+                        "yours: evenkeel inspect ",
+                        directory, " --accept)");
 }
 
 std::string newest_checkpoint(const std::string& path, const CheckpointReaders& readers) {

@@ -345,6 +345,51 @@ TEST(CliTest, InspectShowsTheManifestAndVerifies) {
                    {1, {"manifest.json", "is missing"}});
 }
 
+TEST(CliTest, AChangeByIntentIsAcceptedInOneCommand) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
+    const std::string checkpoint = checkpoint_of(tiny, 4);
+    const std::string state = checkpoint + "/trainer.json";
+    std::string text = read_file(state);
+    text.back() = ' ';
+    std::ofstream(state) << text;
+    expect_refusal(run_evenkeel("eval " + checkpoint), {1, {"--accept"}});
+    const Outcome accepted = run_evenkeel("inspect " + tiny.run + " --accept");
+    EXPECT_EQ(accepted.status, 0) << accepted.output;
+    EXPECT_NE(accepted.output.find("changed   trainer.json: got hash"), std::string::npos)
+        << accepted.output;
+    EXPECT_EQ(run_evenkeel("inspect " + checkpoint + " --verify").status, 0);
+    EXPECT_EQ(run_evenkeel("eval " + tiny.run).status, 0);
+    // Without a manifest too, but not what nobody could read.
+    fs::remove(checkpoint + "/manifest.json");
+    EXPECT_EQ(run_evenkeel("inspect " + checkpoint + " --accept").status, 0);
+    EXPECT_EQ(run_evenkeel("eval " + tiny.run).status, 0);
+    fs::resize_file(checkpoint + "/model.safetensors", 100);
+    expect_refusal(run_evenkeel("inspect " + checkpoint + " --accept"), {1, {"model.safetensors"}});
+    expect_refusal(run_evenkeel("inspect " + tiny.directory.path() + " --accept"),
+                   {1, {"got no checkpoint"}});
+}
+
+TEST(CliTest, AFileAtItsLimitIsAnErrorAndNoDeath) {
+    const TinyRun tiny;
+    const Outcome outcome =
+        testing::run_command("ulimit -f 8; OMP_NUM_THREADS=1 " EVENKEEL_PROGRAM " " + tiny.train());
+    EXPECT_EQ(outcome.status, 1) << outcome.output;
+    EXPECT_NE(outcome.output.find("File too large"), std::string::npos) << outcome.output;
+}
+
+TEST(CliTest, AFolderWithoutItsConfigurationIsNamedItself) {
+    const TemporaryDirectory directory;
+    const std::string folder = directory.file("folder");
+    fs::create_directory(folder);
+    fs::copy_file(EVENKEEL_SOURCE_DIR "/tests/fixtures/hugging_face/llama/model.safetensors",
+                  folder + "/model.safetensors");
+    expect_refusal(run_evenkeel("eval " + folder),
+                   {1, {"nor a Hugging Face folder, " + folder + "/config.json is missing"}});
+    std::ofstream(folder + "/config.json").flush();
+    expect_refusal(run_evenkeel("eval " + folder), {2, {folder + "/config.json"}});
+}
+
 TEST(CliTest, LyingSafetensorsFileIsNamed) {
     const TemporaryDirectory directory;
     const std::string header =
