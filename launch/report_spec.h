@@ -1,8 +1,9 @@
 // What the Vega specifications of reports have in common. For files that include JSON anyway.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
+
+#include "framework/json.h"
 
 namespace evenkeel {
 

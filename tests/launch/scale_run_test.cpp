@@ -3,8 +3,8 @@
 
 #include <filesystem>
 #include <fstream>
-#include <nlohmann/json.hpp>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "launch/report.h"
 #include "tests/launch/command_line.h"

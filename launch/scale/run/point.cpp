@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "framework/buffer.h"
+#include "framework/json.h"
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/stream.h"

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/hash.h"
 #include "launch/scale/text.h"

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <iostream>
 #include <list>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/hash.h"

@@ -4,11 +4,11 @@
 #include <charconv>
 #include <cmath>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "scaling/hardware.h"
 
 namespace evenkeel::scale {
