@@ -14,7 +14,7 @@ constexpr double kSeconds = 0.03;  // of a round
 
 double seconds_of(const bench::Body& body, Communicator& world) {
     world.barrier();
-    return bench::median(bench::time_in_turn({body}, kRounds, kSeconds)[0]);
+    return bench::median(bench::time_in_turn("rates", {body}, kRounds, kSeconds)[0]);
 }
 
 double mean(double value, Communicator& world) {
