@@ -391,10 +391,14 @@ std::string newest_verified(const CheckpointStore& store,
 }
 
 void check_as_written(const std::string& directory, const CheckpointReaders& readers) {
+    // Of other directories nothing says that a manifest must be there.
+    const bool is_checkpoint = step_of_name(fs::path(directory).filename().string()) >= 0;
     EVENKEEL_CHECK_CODE(is_verified(directory, readers), ErrorCode::kIo, "checkpoint", directory,
                         ": is not as it was written, the warning says where (if the change is "
-                        "yours: evenkeel inspect ",
-                        directory, " --accept)");
+                        "yours, ",
+                        is_checkpoint ? concat("evenkeel inspect ", directory, " --accept")
+                                      : concat("remove its ", kManifestName),
+                        ")");
 }
 
 std::string newest_checkpoint(const std::string& path, const CheckpointReaders& readers) {

@@ -161,10 +161,10 @@ TEST(CliTest, AnAlarmCanEndARunThatCanThenBeResumed) {
 TEST(CliTest, SettingsArePrintedWhenNothingSpeaksAgainstTheRun) {
     const TinyRun tiny;
     const Outcome first = run_evenkeel(tiny.train());
-    EXPECT_EQ(count_of("\"feed_forward_width\"", first.output), 1) << first.output;
+    EXPECT_EQ(count_of("cuda_graphs=", first.output), 1) << first.output;
     const Outcome refused = run_evenkeel(tiny.train());  // has checkpoints, and is not resumed
     expect_refusal(refused, {2, {"trainer.resume"}});
-    EXPECT_EQ(count_of("\"feed_forward_width\"", refused.output), 0) << refused.output;
+    EXPECT_EQ(count_of("cuda_graphs=", refused.output), 0) << refused.output;
 }
 
 TEST(CliTest, TheLargestLogitIsShownBeforeAndAfterASoftCap) {
