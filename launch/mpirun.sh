@@ -120,4 +120,10 @@ if [ -z "$status" ]; then
     status=0
     wait "$job" || status=$?
 fi
+# Below what Open MPI says of any status but 0. (mpirun -q would keep that back, but also which rank on which machine a
+# signal has ended.)
+case $status in
+4) echo "status 4: the run was asked to end; the same command goes on" >&2 ;;
+5) echo "status 5: an alarm ended the run; the same command goes on" >&2 ;;
+esac
 exit "$status"

@@ -32,7 +32,7 @@ launch/fortunes.sh runs/fortunes.txt
 rm -rf "$run" "$one_rank"
 mpi_environment
 OMP_NUM_THREADS=$((cores > ranks ? cores / ranks : 1)) \
-    mpirun -np $ranks build/evenkeel train --config configs/quickstart.json --set trainer.run_dir="$run"
+    mpirun -np $ranks --bind-to none build/evenkeel train --config configs/quickstart.json --set trainer.run_dir="$run"
 
 say "4/5  the first $compare_steps steps again on one rank"
 OMP_NUM_THREADS=$cores build/evenkeel train --config configs/quickstart.json \

@@ -6,7 +6,7 @@
 #       --set trainer.run_dir=runs/8b --set trainer.resume=true
 #
 # COMMAND must go on by itself where there is something to go on from (trainer.resume=true). RUN_DIR is the run's
-# directory, whose checkpoints show the progress. Ends when COMMAND ends with
+# directory, whose checkpoints show the progress: as trainer.run_dir where COMMAND sets that. Ends when COMMAND ends with
 #   0  the run is done,
 #   2  a mistake of usage or configuration,
 #   4  a signal asked it to end (it has written a checkpoint),
@@ -51,14 +51,21 @@ done
 if [ $# -lt 2 ] || [ "$failures" -lt 1 ]; then usage; fi
 run=$1
 shift
+trains_in=
 for word in "$@"; do
     case $word in
+    trainer.run_dir=*) trains_in=${word#*=} ;;
+    --set=trainer.run_dir=*) trains_in=${word#*=*=} ;;
     --rewind | --rewind=*)
         say "a command with --rewind would go back at every start: give it once by itself, without supervise.sh"
         exit 2
         ;;
     esac
 done
+if [ -n "$trains_in" ] && [ "$(realpath -m -- "$trains_in")" != "$(realpath -m -- "$run")" ]; then
+    say "RUN_DIR: got $run, but the command trains in trainer.run_dir=$trains_in, whose checkpoints show its progress"
+    exit 2
+fi
 
 # Sets `seen` to names and times of the run's checkpoints, without those that are unfinished or set aside. Fails, and says
 # why, where they cannot be read: they would look like none.
@@ -126,6 +133,7 @@ while true; do
         else
             progress=false failed=$((failed + 1))
             line="$line, no new checkpoint"
+            [ -d "$run/checkpoints" ] || line="$line and no $run/checkpoints"
         fi
     else
         progress=unknown

@@ -125,6 +125,8 @@ not_called if_include
 DOCTOR=1 start 1 "$work/hosts" configs/a.json
 not_called " train "
 STATUS=4 start 4 "$work/hosts" configs/a.json
+[ "$(tail -n 1 "$work/output")" = "status 4: the run was asked to end; the same command goes on" ] ||
+    fail "mpirun.sh does not say last how the run has ended"
 # As mpirun reads them.
 printf 'n0 slots = 2 # of four\r\nn1 slots= 3 max-slots =4\r\n\r\n' >"$work/hosts"
 start 0 "$work/hosts" configs/a.json

@@ -42,6 +42,22 @@ TEST_F(SuperviseTest, EndsWithWhatNeedsNoOtherAttempt) {
     expect_end(run("exit 4"), 4, 1, "a signal asked it to end");
 }
 
+TEST_F(SuperviseTest, WatchesTheDirectoryThatTheCommandTrainsIn) {
+    const std::string other = files_.file("other"), same = files_.file("./run/");
+    for (const char* set : {" --set trainer.run_dir=", " --set=trainer.run_dir="}) {
+        const std::string command = supervise("exit 0");
+        const Outcome refused = run_command(command + set + other);
+        expect_end(refused, 2, 0, "but the command trains in trainer.run_dir=" + other);
+        EXPECT_FALSE(std::filesystem::exists(files_.file("count"))) << "it was started";
+        // The last one counts.
+        expect_end(run_command(command + set + other + set + same), 0, 1, "the run is done");
+        std::filesystem::remove(files_.file("count"));
+    }
+    std::filesystem::remove_all(files_.file("run"));
+    expect_end(run("exit 0"), 0, 1,
+               "no new checkpoint and no " + files_.file("run") + "/checkpoints; the run is done");
+}
+
 TEST_F(SuperviseTest, ACommandThatCannotBeStartedIsTriedOnce) {
     const std::string start = std::string(EVENKEEL_SOURCE_DIR) + "/launch/supervise.sh --wait 0 " +
                               files_.file("run") + " ";
