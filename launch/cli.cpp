@@ -62,7 +62,7 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
         "  evenkeel train --config configs/tiny.json --rewind 1100 "
         "--set trainer.skip_batches=1150-1350\n"
         "  mpirun -np 8 --bind-to none evenkeel train --config configs/8b_8gpu.json "
-        "--set data.path=TEXT\n"
+        "--set data.path=TOKENS.bin\n"
         "  evenkeel train --config configs/8b_8gpu.json --plan --set trainer.micro_batch_size=4\n\n"
         "The run directory (trainer.run_dir) gets config.json, metrics.jsonl, TensorBoard event "
         "files,\n"

@@ -50,9 +50,9 @@ TEST(RunConfigTest, EveryConfigurationInConfigsIsValid) {
         }
         if (config.device == Device::kCuda) {
             EXPECT_NE(text.find("with a GPU of 80 GB"), std::string::npos);
-            // A quarter is left for what the plan does not know: contexts, NCCL, graphs.
+            // Of some 79 GiB 6 are left for what the plan does not know: contexts, NCCL.
             const MemoryPlan plan = plan_memory(config, static_cast<int>(ranks));
-            EXPECT_LE(plan.total(), std::size_t{60} << 30) << to_text(plan);
+            EXPECT_LE(plan.total(), std::size_t{73} << 30) << to_text(plan);
         }
         ++count;
     }

@@ -34,9 +34,9 @@ TEST(ScaleTest, APlanTellsTimeMemoryAndDays) {
     const Outcome plan =
         run_evenkeel("scale plan" + config("8b_8gpu") + "--hardware h100 --tokens 15e12");
     ASSERT_EQ(plan.status, 0) << plan.output;
-    for (const char* part : {"6,981,849,088 parameters", "8 GPUs on 1 node, h100",
-                             "tensor parallel 4 x data parallel 2", "45.0 GiB a GPU, fits",
-                             "tokens/s", "MFU", "tensor-parallel sums", "15 trillion tokens",
+    for (const char* part : {"8,030,425,088 parameters", "8 GPUs on 1 node, h100",
+                             "tensor parallel 1 x data parallel 8", "71.2 GiB a GPU, fits",
+                             "tokens/s", "MFU", "data-parallel sums", "15 trillion tokens",
                              "GPU-hours", "causal attention counted once", "989 TFLOP/s"}) {
         EXPECT_NE(plan.output.find(part), std::string::npos) << part << "\n" << plan.output;
     }
@@ -77,8 +77,8 @@ TEST(ScaleTest, APlansMemoryIsThatOfTheTrainingsPlan) {
 }
 
 TEST(ScaleTest, APlanThatDoesNotFitTellsByHowMuchAndWhatWould) {
-    const Outcome plan = run_evenkeel("scale plan" + config("8b_8gpu") +
-                                      "--gpus 8 --set parallel.tensor_parallel=1");
+    const Outcome plan =
+        run_evenkeel("scale plan" + config("8b_8gpu") + "--set parallel.zero_stage=0");
     ASSERT_EQ(plan.status, 1) << plan.output;
     EXPECT_NE(plan.output.find("does not fit: "), std::string::npos) << plan.output;
     for (const char* line : {"step", "run "}) {
@@ -110,6 +110,14 @@ TEST(ScaleTest, TheBestLayoutOfASearchIsAPlanThatFitsAsWell) {
     EXPECT_EQ(plan["step"], best["step"]);
     EXPECT_EQ(plan["memory"]["bytes"], best["memory_bytes"]);
     EXPECT_EQ(plan["memory"]["fits"], true);
+}
+
+TEST(ScaleTest, ConfigurationsForGpusAreWhatASearchFinds) {
+    for (const char* name : {"8b_8gpu", "8b_4nodes", "70b"}) {
+        const Json plan = json_of("plan" + config(name)), found = json_of("search" + config(name));
+        EXPECT_EQ(plan["layout"], found["layouts"][0]["layout"]) << name;
+        EXPECT_EQ(plan["memory"]["fits"], true) << name;
+    }
 }
 
 TEST(ScaleTest, ASearchForTenThousandGpusGivesReasonsAndRunnersUp) {
@@ -173,7 +181,7 @@ TEST(ScaleTest, BadInputIsToldInOneSentence) {
     expect_complaint("plan" + config("8b_8gpu") + "--gpus 0",
                      "--gpus: got 0, want a number of GPUs from 1 to");
     expect_complaint("plan" + config("8b_8gpu") + "--gpus -1", "--gpus: got -1");
-    expect_complaint("plan" + config("8b_8gpu") + "--gpus 6",
+    expect_complaint("plan" + config("8b_8gpu") + "--gpus 6 --set parallel.tensor_parallel=4",
                      "want a multiple of parallel.tensor_parallel, 4");
     expect_complaint("plan" + config("8b_8gpu") + "--set parallel.tensor_parallel=3",
                      "model.feed_forward_width: got 14336");
