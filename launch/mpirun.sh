@@ -24,6 +24,10 @@ shift 2
 settings=()
 for setting in "$@"; do settings+=(--set "$setting"); done
 
+[ -r "$hosts" ] && [ ! -d "$hosts" ] || {
+    echo "$hosts: no host file that can be read; want lines such as \"n0 slots=8\"" >&2
+    exit 2
+}
 # What mpirun reads otherwise than is meant here would start another number of ranks without a word.
 ranks=$(awk '
 {

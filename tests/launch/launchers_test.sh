@@ -137,6 +137,11 @@ for line in 'n1 slots=two' 'n1 slots=0' 'n1 slots' 'n1 n2' 'n1 slotz=2' 'slots=2
     [ ! -e "$CALLS" ] || fail "mpirun is called for $line"
     grep -q "hosts:2: got \"$line\", want a line such as" "$work/output" || fail "$line: not refused by its number"
 done
+for none in "$work/nohosts" "$work"; do
+    start 2 "$none" configs/a.json
+    grep -q "^$none: no host file that can be read; want lines" "$work/output" || fail "$none: not told as no host file"
+    ! grep -q awk "$work/output" || fail "$none: awk speaks"
+done
 printf 'n0 slots=8\n' >"$work/hosts"
 
 # SIGTERM reaches mpirun as SIGUSR1, and its status is the script's.
