@@ -6,9 +6,9 @@
 #include <system_error>
 
 #include "framework/data/sampler.h"
+#include "framework/data/text_files.h"
 #include "framework/data/token_stream.h"
 #include "framework/error.h"
-#include "framework/log.h"
 #include "framework/rng.h"
 #include "framework/storage/checkpoint.h"
 
@@ -18,25 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kVocabulary = 256;
-
-// Regular files in name order. Links are left out: they mostly name a file beside them a second time.
-std::vector<std::string> files_of(const std::string& directory) {
-    std::vector<std::string> files;
-    std::error_code error;
-    fs::directory_iterator it(directory, error);
-    for (; !error && it != fs::directory_iterator(); it.increment(error)) {
-        std::error_code ignored;
-        if (it->symlink_status(ignored).type() == fs::file_type::regular) {
-            files.push_back(it->path().string());
-        }
-    }
-    EVENKEEL_CHECK_CODE(!error, ErrorCode::kIo, "dataset", directory,
-                        ": cannot list: ", error.message());
-    std::sort(files.begin(), files.end());
-    return files;
-}
-
-bool is_text(const std::string& bytes) { return bytes.find('\0') == std::string::npos; }
 
 std::string read_text(const std::string& path) {
     const auto check = [&](bool condition, const auto&... what) {
@@ -63,7 +44,7 @@ std::string read_text(const std::string& path) {
     }
     std::string text;
     std::size_t skipped = 0;
-    for (const std::string& file : files_of(path)) {
+    for (const std::string& file : regular_files(path, "dataset")) {
         check(!is_token_file(file), ", a directory with ", fs::path(file).filename().string(),
               " in it, a file of tokens; want the file's own name, or a directory of text files");
         const std::string bytes = read_file(file);
@@ -75,10 +56,7 @@ std::string read_text(const std::string& path) {
     }
     check(!text.empty(), ", a directory without text (", skipped,
           " binary files); want a directory of text files");
-    if (skipped > 0) {
-        log_info(concat(path, ": ", skipped, skipped == 1 ? " file is" : " files are",
-                        " left out: binary"));
-    }
+    tell_left_out(path, skipped);
     return text;
 }
 

@@ -189,10 +189,11 @@ Encoded encode(RawDocument& document,
         std::vector<std::int32_t> ids = tokenizer.encode(text);
         if (options.tokenizer == "bytes" && end_of_document >= 0) {
             const auto at = std::find(ids.begin(), ids.end(), end_of_document);
-            EVENKEEL_CHECK_CODE(at == ids.end(), ErrorCode::kIo, kOp, origin, ": byte ",
-                                at - ids.begin(), " of the document is ", end_of_document,
-                                ", which is to end documents; want --end-of-document -1, or "
-                                "another byte that no text has");
+            EVENKEEL_CHECK_CODE(
+                at == ids.end(), ErrorCode::kIo, kOp, origin, ": byte ", at - ids.begin(),
+                " of the document is ", end_of_document, ", which is to end documents; ",
+                end_of_document == 0 ? "if the file is binary leave it out, else take " : "want ",
+                "--end-of-document -1, or another byte that no text has");
         }
         if (end_of_document >= 0) ids.push_back(static_cast<std::int32_t>(end_of_document));
         result.tokens = static_cast<std::int64_t>(ids.size());

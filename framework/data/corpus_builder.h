@@ -12,7 +12,7 @@ namespace evenkeel {
 
 struct CorpusOptions {
     // Files of text, of JSON lines where the name ends in .jsonl or .json, or directories, of which the regular files
-    // are taken in name order.
+    // are taken in name order, without binary ones (text_files.h).
     std::vector<std::string> inputs;
     std::string output;               // the PREFIX
     std::string tokenizer = "bytes";  // see make_tokenizer

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 
+#include "framework/data/byte_dataset.h"
 #include "framework/data/token_stream.h"
 #include "framework/error.h"
 #include "framework/storage/checkpoint.h"
@@ -113,6 +114,39 @@ TEST_F(CorpusBuilderTest, ADirectorysFilesComeInNameOrder) {
     directory_.write("in/c", "");
     build_corpus(options({directory_.file("in")}));
     EXPECT_EQ(documents(), (Documents{"a" + kEnd, "b" + kEnd}));
+}
+
+// As training on the directory itself does.
+TEST_F(CorpusBuilderTest, ADirectorysBinaryFilesAndLinksAreLeftOut) {
+    const std::string nul(1, '\0');
+    fs::create_directory(directory_.file("in"));
+    directory_.write("in/a", "some text ");
+    directory_.write("in/a.dat", "x" + nul + "y");
+    directory_.write("in/b.dat", std::string(3 << 20, 'x') + nul);
+    directory_.write("in/c", "and more");
+    fs::create_symlink("a", directory_.file("in/a.u8"));
+    ::testing::internal::CaptureStderr();
+    const CorpusProgress done = build_corpus(options({directory_.file("in")}));
+    EXPECT_FAULT(::testing::internal::GetCapturedStderr(),
+                 directory_.file("in") + ": 2 files are left out: binary");
+    EXPECT_EQ(documents(), (Documents{"some text " + kEnd, "and more" + kEnd}));
+    EXPECT_EQ(done.bytes, done.total_bytes);
+    DataConfig training;
+    training.path = directory_.file("in");
+    training.validation_fraction = 0.5;
+    const ByteDataset dataset(training, 2);
+    EXPECT_EQ(dataset.train_tokens() + dataset.validation_tokens(), done.tokens - done.documents);
+}
+
+TEST_F(CorpusBuilderTest, BinaryFilesByThemselvesAreRefused) {
+    fs::create_directory(directory_.file("in"));
+    const std::string file = directory_.write("in/a.dat", "x" + std::string(1, '\0') + "y");
+    EXPECT_FAULT(fault(options({directory_.file("in")}), ErrorCode::kConfig),
+                 "got 1 file in " + directory_.file("in") + ", binary all, want text");
+    EXPECT_FAULT(fault(options({file}), ErrorCode::kIo),
+                 "a.dat:1: byte 1 of the document is 0, which is to end documents; if the file is "
+                 "binary leave it out, else take --end-of-document -1");
+    expect_nothing_left();
 }
 
 TEST_F(CorpusBuilderTest, AnyNumberOfThreadsWritesTheSameBytes) {
