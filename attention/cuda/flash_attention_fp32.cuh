@@ -57,6 +57,11 @@ struct Width {
     __host__ __device__ int own_tile() const { return kRows * D; }  // floats
     __host__ __device__ int walk_tile() const { return kWalk * (D + 4); }
 };
+// Dynamic shared memory of a block: a tile of its own rows and two of the walk; two of each.
+inline int forward_shared_bytes(Width width) {
+    return 4 * (width.own_tile() + 2 * width.walk_tile());
+}
+inline int backward_shared_bytes(Width width) { return 8 * (width.own_tile() + width.walk_tile()); }
 
 __device__ __forceinline__ int lane_of_thread() { return static_cast<int>(threadIdx.x) % kWarp; }
 __device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x) / kWarp; }

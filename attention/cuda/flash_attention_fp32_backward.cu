@@ -206,7 +206,7 @@ void flash_backward_fp32(const FlashBackwardProblem& problem,
     const int row_tiles = problem.padded_queries / fp32::kRows;
     const int key_tiles = (p.keys + fp32::kRows - 1) / fp32::kRows;
     const fp32::Width width{static_cast<int>(head_dim)};
-    const auto shared = static_cast<std::size_t>(8 * (width.own_tile() + width.walk_tile()));
+    const auto shared = static_cast<std::size_t>(fp32::backward_shared_bytes(width));
     const bool narrow = head_dim <= 128;
     launch(kOp,
            narrow ? fp32::flash_fp32_backward_queries<128> : fp32::flash_fp32_backward_queries<256>,

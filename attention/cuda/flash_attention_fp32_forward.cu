@@ -155,7 +155,7 @@ void flash_forward_fp32(const FlashProblem& problem,
     constexpr const char* kOp = "flash_attention_forward";
     const int tiles = (problem.queries + fp32::kRows - 1) / fp32::kRows;
     const fp32::Width width{static_cast<int>(head_dim)};
-    const auto shared = static_cast<std::size_t>(4 * (width.own_tile() + 2 * width.walk_tile()));
+    const auto shared = static_cast<std::size_t>(fp32::forward_shared_bytes(width));
     const auto kernel =
         head_dim <= 128 ? fp32::flash_fp32_forward<128> : fp32::flash_fp32_forward<256>;
     launch(kOp, kernel,

@@ -19,6 +19,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "framework/tensor.h"
 
@@ -279,29 +280,43 @@ __device__ __forceinline__ Real sum_over_group(Real value) {
     return value;
 }
 
+// What the mean of a row is kept in. Sums of fp32 values are not exact in fp32, and what the mean is
+// off by would be all that is left of a row of one value.
+template <typename T>
+using Mean = std::conditional_t<sizeof(T) == 4, double, float>;
+
 // The mean of each group's row; lanes without channels hold zeros. Exact where the sum is, so that
-// nothing is left of a row of one value. Adds parts of the values, whose sum always fits fp32.
-template <int kDim>
-__device__ __forceinline__ float mean_of_row(const float (&x)[kHeld]) {
-    constexpr float kPart = 1.0f / 512, kInverse = 512.0f / kDim;
-    float even = 0.0f, odd = 0.0f;
+// nothing is left of a row of one value. A mean in fp32 adds parts of the values, whose sum always
+// fits.
+template <typename Real, int kDim>
+__device__ __forceinline__ Real mean_of_row(const float (&x)[kHeld]) {
+    constexpr Real kPart = std::is_same_v<Real, double> ? 1.0 : 1.0 / 512,
+                   kInverse = 1.0 / kPart / kDim;
+    Real even = 0, odd = 0;
 #pragma unroll
     for (int i = 0; i < kHeld; i += 2) {
-        even = fmaf(x[i], kPart, even), odd = fmaf(x[i + 1], kPart, odd);
+        even = fma(static_cast<Real>(x[i]), kPart, even);
+        odd = fma(static_cast<Real>(x[i + 1]), kPart, odd);
     }
-    const float sum = sum_over_group<Shape<kDim>::kLanes>(even + odd);
-    const float mean = sum * kInverse;
+    const Real sum = sum_over_group<Shape<kDim>::kLanes>(even + odd);
+    const Real mean = sum * kInverse;
     if constexpr ((kDim & (kDim - 1)) == 0) return mean;
-    return fmaf(fmaf(-mean, kDim * kPart, sum), kInverse, mean);
+    return fma(fma(-mean, kDim * kPart, sum), kInverse, mean);
+}
+
+// Half of what a value is away from the mean, given half the mean.
+template <typename Real>
+__device__ __forceinline__ float half_off_mean(float x, Real half_mean) {
+    return static_cast<float>(fma(static_cast<Real>(x), Real{0.5}, -half_mean));
 }
 
 // Takes the mean off a row and halves what is left; returns half the mean.
-template <int kDim>
-__device__ __forceinline__ float centre(float (&x)[kHeld], bool exists) {
-    const float shift = 0.5f * mean_of_row<kDim>(x);
-    const float here = exists ? shift : 0.0f;  // lanes without channels keep their zeros
+template <typename T, int kDim>
+__device__ __forceinline__ Mean<T> centre(float (&x)[kHeld], bool exists) {
+    const Mean<T> shift = Mean<T>{0.5} * mean_of_row<Mean<T>, kDim>(x);
+    const Mean<T> here = exists ? shift : 0;  // lanes without channels keep their zeros
 #pragma unroll
-    for (int i = 0; i < kHeld; ++i) x[i] = fmaf(x[i], 0.5f, -here);
+    for (int i = 0; i < kHeld; ++i) x[i] = half_off_mean(x[i], here);
     return shift;
 }
 

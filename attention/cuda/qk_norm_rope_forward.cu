@@ -11,9 +11,10 @@
 //   x, y 2 x 16384 x 40 x 128 x 2 = 335.5 MB; rstd 16384 x 40 x 4 = 2.6 MB; table at most 16384 x
 //   64 x 2 x 4 = 8.4 MB; gains 20 KB: 346.6 MB. About 7 flops a channel, 0.6 GFLOP: no limit.
 //   Floor: A100 (2.04 TB/s) 170 us, H200 (4.8 TB/s) 72 us.
+// In fp32 x and y take twice that, 671.1 MB: 682.1 MB in all. Floor: A100 334 us, H200 142 us.
 //
 // Loads in flight, on paper: 80 registers let 6 CTAs, 24 warps, share an SM; each warp opens 2 rows
-// a group, 2 KB, so up to 48 KB an SM. (Norms::kAll with halves: 90 registers, 5 CTAs.) An H200's SM
+// a group, 2 KB, so up to 48 KB an SM. (Norms::kAll with halves 90, in fp32 94: 5 CTAs.) An H200's SM
 // draws 4.8 TB/s / 132 = 36 B/ns, half of it reads: at 800 ns from request to data 15 KB must be open,
 // so a warp may spend two thirds of its time on other things.
 #include "attention/cuda/qk_norm_rope.cuh"
@@ -72,8 +73,8 @@ __device__ __forceinline__ float find_rstd(const float (&x)[kHeld],
 }
 
 template <typename T, int kDim, Layout kLayout, Norms kNorms>
-__global__ void __launch_bounds__(kThreads,
-                                  kLayout == Layout::kHalfSplit && kNorms == Norms::kAll ? 5 : 6)
+__global__ void __launch_bounds__(
+    kThreads, sizeof(T) == 4 || (kLayout == Layout::kHalfSplit && kNorms == Norms::kAll) ? 5 : 6)
     qk_norm_rope_forward_kernel(const ForwardParameters p) {
     const Common& common = p.common;
     const bool second = blockIdx.x >= common.first_blocks;
@@ -109,9 +110,10 @@ __global__ void __launch_bounds__(kThreads,
             const bool exists = place.used && t + i * kWarps < common.tokens;
             float v[kHeld];
             unpack<T>(packed[i], v);
-            float factor = 1.0f, shift = 0.0f;
+            float factor = 1.0f;
+            Mean<T> shift = 0;
             if constexpr (kNorms == Norms::kAll) {
-                if (common.centred) shift = centre<kDim>(v, exists);
+                if (common.centred) shift = centre<T, kDim>(v, exists);
             }
             if (kNorms == Norms::kAll && common.token_statistic) {
                 factor = exists ? *rstd : 0.0f;
@@ -135,7 +137,7 @@ __global__ void __launch_bounds__(kThreads,
                     const float g =
                         gain_row == nullptr ? 1.0f : __ldg(gain_row + channel) + common.gain_offset;
                     float value = to_float(x[channel - place.channel[0]]);
-                    if (common.centred) value = fmaf(value, 0.5f, -shift);
+                    if (common.centred) value = half_off_mean(value, shift);
                     return value * factor * g;
                 });
                 __syncwarp();  // y may be x: no lane writes before all have read
