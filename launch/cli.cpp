@@ -40,6 +40,15 @@ CLI::Validator not_negative() {
         "");
 }
 
+// CLI11's "Could not convert: --gpus = 8k" as other errors are told; any other text as it is.
+std::string conversion_text(const std::string& text) {
+    const std::string start = "Could not convert: ", between = " = ";
+    const std::size_t at = text.find(between);
+    if (!text.starts_with(start) || at == std::string::npos) return text;
+    return concat(text.substr(start.size(), at - start.size()), ": got ",
+                  text.substr(at + between.size()), ", want a number without a unit");
+}
+
 void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& table) {
     CLI::App& app = *program.add_subcommand("train", "Train a model from a configuration file");
     app.add_option("--config", command.config, "JSON configuration")->type_name("FILE");
@@ -428,6 +437,9 @@ int run_program(int argc, char** argv, MpiSession& session) {
             const CLI::App& group =
                 program.get_subcommands().empty() ? program : *program.get_subcommands()[0];
             std::cerr << "a subcommand is required: " << names_of_commands(group)
+                      << "\nRun with --help for more information.\n";
+        } else if (speaks && error.get_name() == "ConversionError") {
+            std::cerr << conversion_text(error.what())
                       << "\nRun with --help for more information.\n";
         } else if (speaks) {
             program.exit(error, std::cerr, std::cerr);

@@ -3,6 +3,16 @@
 namespace evenkeel {
 namespace {
 
+CLI::Validator number_of_tokens() {
+    return CLI::Validator(
+        [](std::string& text) -> std::string {
+            double value = 0.0;
+            if (CLI::detail::lexical_cast(text, value)) return "";
+            return "got " + text + ", want a number without a unit, such as 15e12";
+        },
+        "");
+}
+
 // without_tokens: what happens where --tokens is not given.
 void add_cluster(CLI::App& app, ScaleCommand& command, const std::string& without_tokens) {
     app.add_option("--config", command.config, "JSON configuration of the run")
@@ -27,7 +37,8 @@ void add_cluster(CLI::App& app, ScaleCommand& command, const std::string& withou
         ->type_name("N");
     app.add_option("--tokens", command.tokens, "Tokens of the whole run, 15e12; " + without_tokens)
         ->default_str("")
-        ->type_name("N");
+        ->type_name("N")
+        ->check(number_of_tokens());
     app.add_flag("--json", command.json, "Print JSON");
 }
 
@@ -69,10 +80,11 @@ void add_search(CLI::App& scale, ScaleCommand& command, Choice& choice) {
         "--pipeline\n\n"
         "Tried are tensor-parallel ranks up to a node's GPUs (--across-nodes: 64), sequence "
         "parallelism, zero_stage,\nrecompute and micro-batches up to 16; a layout whose copies do "
-        "not divide the batch takes up to 5 % less of it.");
+        "not divide the batch takes up to 5 % less of it.\n"
+        "Exit status 1 where none fits.");
     app.callback([&] {
         choice.run = [&](Communicator& world) {
-            if (world.rank() == 0) run_scale_search(command);
+            if (world.rank() == 0) choice.status = run_scale_search(command);
         };
     });
 }
@@ -113,8 +125,9 @@ void add_measure(CLI::App& scale, ScaleMeasureCommand& command, Choice& choice) 
         "  mpirun -np 16 evenkeel scale measure --tensor-parallel 8 --device cuda --to 256M "
         "--output network.json\n"
         "  evenkeel scale plan --config configs/8b_8gpu.json --network network.json\n\n"
-        "Sizes, algorithm and bus bandwidth are as nccl-tests counts them. Every third size is "
-        "held out of the fit\nand predicted by it. docs/scaling.md.");
+        "Sizes, algorithm and bus bandwidth are as nccl-tests counts them. Every third size, "
+        "but neither the first\ntwo nor the last two, is held out of the fit and predicted by it. "
+        "docs/scaling.md.");
     app.callback(
         [&] { choice.run = [&](Communicator& world) { run_scale_measure(command, world); }; });
 }

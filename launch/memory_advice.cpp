@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "framework/log.h"
+#include "model/usable_memory.h"
 
 namespace evenkeel {
 namespace {
@@ -213,13 +214,25 @@ DeviceMemory share_of_memory(Device device, Communicator& world) {
 
 void check_memory(const RunConfig& config, int world_size, const DeviceMemory& memory) {
     const std::size_t planned = plan_memory(config, world_size).total();
-    if (memory.total == 0 || planned <= memory.free) return;
+    if (memory.total == 0) return;
+    const bool on_gpu = config.device == Device::kCuda;
+    const std::size_t usable = on_gpu ? usable_memory(memory.total) : memory.total;
+    if (planned <= memory.free) {
+        if (planned <= usable) return;
+        log_warning(concat("memory: training takes ", bytes_text(planned),
+                           " a rank, more than the ", bytes_text(usable),
+                           " that a plan should use of the GPU's ", bytes_text(memory.total),
+                           ": the CUDA context and NCCL's buffers want the rest; ",
+                           what_fits(config, world_size, usable)));
+        return;
+    }
     const std::string text =
         concat("memory: training takes ", bytes_text(planned), " a rank, and ",
-               config.device == Device::kCuda ? "its GPU" : "its share of this machine", " has ",
-               bytes_text(memory.free), " free of ", bytes_text(memory.total), "; ",
-               what_fits(config, world_size, memory.free), savings_text(config, world_size));
-    const bool impossible = config.device == Device::kCuda || planned > memory.total;
+               on_gpu ? "its GPU" : "its share of this machine", " has ", bytes_text(memory.free),
+               " free of ", bytes_text(memory.total), "; ",
+               what_fits(config, world_size, std::min(memory.free, usable)),
+               savings_text(config, world_size));
+    const bool impossible = on_gpu || planned > memory.total;
     if (impossible) throw_error(ErrorCode::kConfig, "train", text);
     log_warning(text);
 }

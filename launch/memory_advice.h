@@ -31,8 +31,9 @@ std::vector<Saving> savings(const RunConfig& config, int world_size);
 std::string what_fits(const RunConfig& config, int world_size, std::size_t available);
 
 // Before anything is allocated: throws kConfig where a GPU's free memory, or a machine's whole, is less than the
-// plan. What is free on a machine is a guess, so less of that than planned is a warning. `memory` is the share
-// of this rank where several have it in common; zero: not known, nothing happens.
+// plan, and warns where a GPU has room for it but not for the reserve beside it (usable_memory.h). What is free on a
+// machine is a guess, so less of that than planned is a warning. `memory` is the share of this rank where several have it
+// in common; zero: not known, nothing happens.
 void check_memory(const RunConfig& config, int world_size, const DeviceMemory& memory);
 
 // This rank's part of what the ranks of a node have in common: the machine, or a GPU that several use. Collective.

@@ -21,6 +21,7 @@
 #include "launch/report.h"
 #include "launch/run_text.h"
 #include "launch/saved_run.h"
+#include "model/usable_memory.h"
 #include "parallel/watchdog.h"
 
 namespace evenkeel {
@@ -90,10 +91,11 @@ bool records_graphs(const RunConfig& config, const ProcessGrid& grid, const Devi
     if (!grid.tensor().fits_graphs() || !grid.data().fits_graphs()) return false;
     Communicator& world = grid.world();
     const std::size_t taken = total_with_graphs(config, world.size());
-    const bool lacks_room = memory.total > 0 && taken > memory.free;
+    const bool lacks_room =
+        memory.total > 0 && taken > std::min(memory.free, usable_memory(memory.total));
     if (world.all_reduce_scalar(lacks_room ? 1.0 : 0.0, ReduceOp::kMax) == 0.0) return true;
     log_info(concat("graphs  none: with them training would take ", bytes_text(taken),
-                    " a rank, more than a GPU has free"));
+                    " a rank, more than a GPU has free beside its reserve"));
     return false;
 }
 
@@ -370,7 +372,10 @@ int run_train(const TrainCommand& command, Communicator& world) {
         return train_model(config, command.rewind, grid, plan, memory, signals);
     } catch (const OutOfMemory& error) {
         // Something else needs what the plan has left free: advise what takes less than the plan.
-        const std::size_t less = std::min(memory.free, plan.total()) - 1;
+        std::size_t less = std::min(memory.free, plan.total()) - 1;
+        if (config.device == Device::kCuda && memory.total > 0) {
+            less = std::min(less, usable_memory(memory.total));
+        }
         throw OutOfMemory(error.code(),
                           concat(error.what(), "; ", what_fits(config, world.size(), less)));
     }

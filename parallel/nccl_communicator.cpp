@@ -9,6 +9,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <iterator>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -150,16 +151,19 @@ class NcclCommunicator final : public Communicator {
     }
 
     CommunicationTimes take_times() override {
-        std::erase_if(timings_, [&](std::unique_ptr<Timing>& timing) {
-            if (!timing->waited_for) return false;
+        for (const std::unique_ptr<Timing>& timing : timings_) {
+            if (!timing->waited_for) continue;
             const double exposed = 1e-3 * Event::elapsed_ms(timing->wait_begin, timing->wait_end);
             const double whole = 1e-3 * Event::elapsed_ms(timing->begin, timing->end);
             CommunicationSeconds& seconds = seconds_of(timing->collective);
             seconds.exposed += exposed;
             seconds.hidden += std::max(0.0, whole - exposed);
-            free_timings_.push_back(std::move(timing));
-            return true;
-        });
+        }
+        const auto over = std::stable_partition(
+            timings_.begin(), timings_.end(),
+            [](const std::unique_ptr<Timing>& timing) { return !timing->waited_for; });
+        std::move(over, timings_.end(), std::back_inserter(free_timings_));
+        timings_.erase(over, timings_.end());
         return Communicator::take_times();
     }
 

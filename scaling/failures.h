@@ -17,20 +17,29 @@ double young_interval(double stop, double between_failures);
 // Seconds, and shares of the time that a run takes.
 struct LongRun {
     double between_failures = 0.0;  // M of the job: that of one GPU over the number of GPUs
-    double checkpoint_stop = 0.0;   // C: a GPU's state to its host's memory
-    double checkpoint_write = 0.0;  // W: from there to storage, beside training
+    // C: what training waits for, the copy of one GPU that has most to copy; without copies the writing itself.
+    double checkpoint_stop = 0.0;
+    double checkpoint_write = 0.0;  // W: to storage
     double best_interval = 0.0;     // Young's, and no less than W
     double interval = 0.0;          // what is planned
     double checkpoint_share = 0.0;  // C / interval
-    double failure_share = 0.0;     // (interval / 2 + W + R) / M: work done again, and restarts
+    // (interval / 2 + W + R) / M: work done again, and restarts; no W without copies
+    double failure_share = 0.0;
     // Of the time, what is training: 1 - checkpoint_share - failure_share, and no less than 0.
     double useful() const;
 };
 
-// state_bytes: what a checkpoint of the whole model holds. interval: seconds between checkpoints; 0: the best.
+struct CheckpointBytes {
+    double state = 0.0;  // of the whole model
+    // What one GPU copies to its host's memory, to be written from there beside training (MemoryPlan::snapshot). 0: no
+    // copies are made, and training waits until all is written.
+    double copy = 0.0;
+};
+
+// interval: seconds between checkpoints; 0: the best.
 LongRun plan_long_run(const Hardware& hardware,
                       std::int64_t gpus,
-                      double state_bytes,
+                      const CheckpointBytes& checkpoint,
                       double interval = 0.0);
 
 }  // namespace evenkeel::scaling

@@ -106,10 +106,13 @@ Hardware load_hardware(const std::string& name_or_file) {
         std::string known;
         for (const std::string& name : hardware_names())
             known += (known.empty() ? "" : ", ") + name;
-        const std::string near = nearest_name(name_or_file, hardware_names());
+        const bool is_file =
+            name_or_file.ends_with(".json") || name_or_file.find('/') != std::string::npos;
+        const std::string near = is_file ? "" : nearest_name(name_or_file, hardware_names());
         throw_error(
             ErrorCode::kConfig, "scale",
-            concat("hardware: got \"", name_or_file, "\", want one of ", known, ", or a JSON file",
+            concat("hardware: got \"", name_or_file, "\"", is_file ? ", which does not exist" : "",
+                   ", want one of ", known, ", or a JSON file",
                    near.empty() ? "" : concat("; did you mean ", near, "?")));
     }
     hardware.name = std::filesystem::path(name_or_file).stem().string();

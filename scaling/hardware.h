@@ -61,7 +61,6 @@ struct Shares {
     double network = 0.85;  // of network_gigabytes_per_second
     double overlap = 0.15;  // of hidden communication, that is lost to computing all the same
     double kernel_microseconds = 3.0;  // from the end of a kernel to the work of the next
-    double reserved_gib = 6.0;         // CUDA's context, NCCL's buffers: what no plan may use
 };
 
 // Tensor cores' clock under a power limit: power goes with the cube of the clock where voltage follows it, so

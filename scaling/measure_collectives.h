@@ -47,8 +47,8 @@ struct Series {
 double bus_factor(Operation operation, std::int64_t ranks);
 
 // All operations on `group`. Collective over `world`, a group for the CPU that holds all ranks of all groups of this
-// kind; it carries clocks and counts, so that a group that is broken can't hide it. Every third size is held out, never
-// the first or last two. A collective of less than 2 ranks has no series.
+// kind; it carries clocks and counts, so that a group that is broken can't hide it. Every third size but the first two and
+// the last two is held out. A collective of less than 2 ranks has no series.
 std::vector<Series> measure_collectives(Communicator& group,
                                         const std::string& name,
                                         Communicator& world,

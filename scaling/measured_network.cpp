@@ -1,6 +1,7 @@
 #include "scaling/measured_network.h"
 
 #include <cmath>
+#include <sstream>
 
 #include "framework/error.h"
 
@@ -19,6 +20,8 @@ void put(const Link& link, double& gigabytes_per_second, double& microseconds) {
 
 void MeasuredNetwork::visit_fields(ConfigVisitor& v) {
     v.field("source", source, "what was measured, where");
+    v.field("device", device, "cpu or cuda: where it was measured; empty: not known");
+    v.field("error", error, "of sizes held out of the fit, in the median");
     v.field("node_gigabytes_per_second", node_gigabytes_per_second,
             "one direction, each rank, within a node; 0: not measured");
     v.field("node_latency_microseconds", node_latency_microseconds, "of a message within a node");
@@ -40,6 +43,24 @@ MeasuredNetwork to_file(const NetworkFit& fit, const std::string& source) {
     return result;
 }
 
+std::vector<std::string> doubts_of(const MeasuredNetwork& network) {
+    std::vector<std::string> doubts;
+    if (network.device == "cpu") {
+        doubts.push_back(
+            "measured between processes on CPUs, which says nothing of GPUs: want scale measure "
+            "--device cuda on the cluster");
+    }
+    if (network.error > kMostFitError) {
+        std::ostringstream percent;
+        percent.precision(3);
+        percent << 100.0 * network.error;
+        doubts.push_back(concat("its fit is off by ", percent.str(),
+                                " % in the median for sizes held out of it, and what follows from "
+                                "it by as much"));
+    }
+    return doubts;
+}
+
 MeasuredNetwork load_measured_network(const std::string& file) {
     MeasuredNetwork network;
     load_config([&](ConfigVisitor& v) { network.visit_fields(v); }, file, {});
@@ -48,6 +69,7 @@ MeasuredNetwork load_measured_network(const std::string& file) {
                             "network ", file, ": ", field, ": got ", value,
                             ", want 0 or a positive number");
     };
+    check("error", network.error);
     check("node_gigabytes_per_second", network.node_gigabytes_per_second);
     check("node_latency_microseconds", network.node_latency_microseconds);
     check("network_gigabytes_per_second", network.network_gigabytes_per_second);

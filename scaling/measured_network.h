@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "framework/config.h"
 #include "scaling/alpha_beta_fit.h"
@@ -13,6 +14,8 @@ namespace evenkeel::scaling {
 // no Shares apply to them.
 struct MeasuredNetwork {
     std::string source;  // what was measured, where
+    std::string device;  // "cpu" or "cuda"; "": not known
+    double error = 0.0;  // of sizes held out of the fit, in the median
     double node_gigabytes_per_second = 0.0, node_latency_microseconds = 0.0;
     double network_gigabytes_per_second = 0.0, network_latency_microseconds = 0.0;
     double collective_latency_microseconds = 0.0;
@@ -21,6 +24,10 @@ struct MeasuredNetwork {
 };
 
 MeasuredNetwork to_file(const NetworkFit& fit, const std::string& source);
+// Above this error a fit is no description of what was measured.
+inline constexpr double kMostFitError = 0.3;
+// Why a cluster of GPUs may not be modelled by it, a sentence each.
+std::vector<std::string> doubts_of(const MeasuredNetwork& network);
 // Throws kConfig for numbers that are negative or none, and a file that measures no link.
 MeasuredNetwork load_measured_network(const std::string& file);
 

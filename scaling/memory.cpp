@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "framework/error.h"
+#include "model/usable_memory.h"
 
 namespace evenkeel::scaling {
 namespace {
@@ -53,10 +54,9 @@ MemoryPlan plan_memory(const StepPlan& plan) {
     return memory;
 }
 
-std::size_t usable_bytes(const Hardware& hardware, const Shares& shares) {
+std::size_t usable_bytes(const Hardware& hardware) {
     constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-    return static_cast<std::size_t>(std::max(0.0, hardware.memory_gib - shares.reserved_gib) *
-                                    kGib);
+    return usable_memory(static_cast<std::size_t>(hardware.memory_gib * kGib));
 }
 
 double checkpoint_bytes(const ModelConfig& model) {

@@ -15,8 +15,8 @@ namespace evenkeel::scaling {
 // no more than there are. Layout's cut and again must be evenkeel's own.
 MemoryPlan plan_memory(const StepPlan& plan);
 
-// What a plan may use of a GPU.
-std::size_t usable_bytes(const Hardware& hardware, const Shares& shares);
+// What a plan may use of a GPU: usable_memory.h.
+std::size_t usable_bytes(const Hardware& hardware);
 
 // What a checkpoint of the model holds: master weights and two moments in fp32, 12 bytes a parameter.
 double checkpoint_bytes(const ModelConfig& model);

@@ -66,7 +66,7 @@ Found search(const Hardware& hardware, const Shares& shares, const Space& space)
     positive("gpus", space.gpus);
     positive("batch", space.batch);
     positive("seq_len", space.seq_len);
-    const std::size_t usable = usable_bytes(hardware, shares);
+    const std::size_t usable = usable_bytes(hardware);
     Found found;
     std::map<std::string, Candidate> fastest;
 
@@ -80,6 +80,9 @@ Found search(const Hardware& hardware, const Shares& shares, const Space& space)
         ++found.tried;
         if (candidate.memory > usable) {
             ++found.too_large;
+            const auto [at, is_new] =
+                found.smallest_of.try_emplace(layout.tensor_parallel, candidate.memory);
+            if (!is_new) at->second = std::min(at->second, candidate.memory);
             if (!found.smallest || candidate.memory < found.smallest->memory) {
                 found.smallest = candidate;
             }
@@ -132,7 +135,10 @@ Found search(const Hardware& hardware, const Shares& shares, const Space& space)
                     concat("search: no layout divides ", space.gpus, " GPUs and a batch of ",
                            space.batch, " sequences; with tensor_parallel=", P, ", ", why));
     }
-    for (const auto& [key, candidate] : fastest) found.best.push_back(candidate);
+    for (const auto& [key, candidate] : fastest) {
+        found.best.push_back(candidate);
+        found.smallest_of.erase(candidate.plan.layout.tensor_parallel);
+    }
     std::sort(found.best.begin(), found.best.end(), [](const Candidate& a, const Candidate& b) {
         return a.tokens_per_second() > b.tokens_per_second();
     });
@@ -143,7 +149,7 @@ std::vector<Change> changes_of(const Hardware& hardware,
                                const Shares& shares,
                                const Candidate& best) {
     std::vector<Change> changes;
-    const std::size_t usable = usable_bytes(hardware, shares);
+    const std::size_t usable = usable_bytes(hardware);
     const auto add = [&](const std::string& setting, const std::function<void(Layout&)>& set) {
         Change change{setting, std::nullopt, false};
         StepPlan plan = best.plan;

@@ -36,6 +36,8 @@ struct Found {
     std::int64_t tried = 0;             // layouts that divide model, batch and nodes
     std::int64_t too_large = 0;         // of these
     std::optional<Candidate> smallest;  // of these, the one that takes least
+    // By tensor_parallel, where some divide and none fits: what the smallest takes.
+    std::map<std::int64_t, std::size_t> smallest_of;
     std::map<std::int64_t, std::string>
         refused;  // by tensor_parallel, of those that divide gpus and suit nodes: why none was tried
 };

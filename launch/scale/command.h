@@ -25,8 +25,8 @@ struct ScaleCommand {
 };
 // The configuration as it stands: step, memory, days. Returns the program's status, 1 where it does not fit.
 int run_scale_plan(const ScaleCommand& command);
-// The layout that trains the configuration's model fastest.
-void run_scale_search(const ScaleCommand& command);
+// The layout that trains the configuration's model fastest. Returns the program's status, 1 where none fits.
+int run_scale_search(const ScaleCommand& command);
 
 struct ScaleValidateCommand {
     bool json = false;

@@ -26,6 +26,10 @@ using scaling::NetworkFit;
 using scaling::Series;
 using scaling::TimedCollective;
 
+// What makes a fit better.
+constexpr const char* kWanted =
+    "sizes farther apart (--from, --to), whose times grow, and more or longer series (--rounds, "
+    "--seconds)";
 constexpr double kGiga = 1e9, kMicro = 1e6;
 
 struct Fitted {
@@ -83,7 +87,7 @@ std::vector<Series> measure_groups(const ScaleMeasureCommand& command, Communica
     return all;
 }
 
-void fit_all(Result& result, std::vector<Series> all) {
+void fit_all(Result& result, std::vector<Series> all, const std::string& device) {
     std::vector<TimedCollective> fitted_points, held_out_points;
     for (Series& series : all) {
         Fitted fitted;
@@ -107,6 +111,9 @@ void fit_all(Result& result, std::vector<Series> all) {
         *result.network,
         concat("evenkeel scale measure: ", result.ranks, " ranks, ", result.ranks_on_node,
                " a node, ", result.through, result.oversubscribed ? ", oversubscribed" : ""));
+    result.file.device = device;
+    result.file.error =
+        held_out_points.empty() ? result.network->error : result.network_held_out.median;
 }
 
 Json to_json(const FitError& error) {
@@ -169,6 +176,12 @@ void print_json(const Result& result) {
     std::cout << json.dump(2) << "\n";
 }
 
+std::string held_out_text(const FitError& error, bool any) {
+    if (!any) return "no size held out: want 5 sizes or more";
+    return concat("held-out sizes by ", percent_text(error.median), ", at most ",
+                  percent_text(error.largest));
+}
+
 void print_series(const Fitted& fitted) {
     const Series& series = fitted.series;
     const scaling::Operation operation = series.sizes[0].operation;
@@ -195,38 +208,40 @@ void print_series(const Fitted& fitted) {
     if (!fitted.fit) {
         std::printf(
             "fit: none; want 3 sizes or more beside those held out, the largest of which "
-            "take longer\n");
+            "take longer: %s\n",
+            kWanted);
         return;
     }
-    std::printf(
-        "fit: alpha %s, %.3f GB/s, off by %s in the median, held-out sizes by %s, at most "
-        "%s\n",
-        seconds_text(fitted.fit->link.latency).c_str(), fitted.fit->link.bandwidth / kGiga,
-        percent_text(fitted.fit->error).c_str(), percent_text(fitted.held_out.median).c_str(),
-        percent_text(fitted.held_out.largest).c_str());
+    std::printf("fit: alpha %s, %.3f GB/s, off by %s in the median, %s\n",
+                seconds_text(fitted.fit->link.latency).c_str(), fitted.fit->link.bandwidth / kGiga,
+                percent_text(fitted.fit->error).c_str(),
+                held_out_text(fitted.held_out, !series.points(true).empty()).c_str());
 }
 
 void print_network(const Result& result) {
     std::printf("\nnetwork of the step model, one for all-reduce, reduce-scatter and all-gather\n");
     if (!result.network) {
-        std::printf("  none: want groups within a node or of one rank a node, and more sizes\n");
+        std::printf("  none: want groups within a node or of one rank a node, and %s\n", kWanted);
         return;
     }
     const scaling::MeasuredNetwork& file = result.file;
+    if (file.error > scaling::kMostFitError) {
+        std::printf("  NOT USABLE: off by %s in the median; want a quiet machine, %s\n",
+                    percent_text(file.error).c_str(), kWanted);
+    }
     const auto link = [](const char* where, double gigabytes, double microseconds) {
         if (gigabytes == 0.0) {
             std::printf("  %-15s not measured\n", where);
         } else {
-            std::printf("  %-15s alpha %.3f us, %.4g GB/s\n", where, microseconds, gigabytes);
+            std::printf("  %-15s alpha %.3f us, %.4g GB/s%s\n", where, microseconds, gigabytes,
+                        microseconds > 0.0 ? "" : "; no latency seen: want smaller sizes (--from)");
         }
     };
     link("within a node", file.node_gigabytes_per_second, file.node_latency_microseconds);
     link("between nodes", file.network_gigabytes_per_second, file.network_latency_microseconds);
     std::printf("  %-15s %.3f us once\n", "a collective", file.collective_latency_microseconds);
-    std::printf("  off by %s in the median, held-out sizes by %s, at most %s\n",
-                percent_text(result.network->error).c_str(),
-                percent_text(result.network_held_out.median).c_str(),
-                percent_text(result.network_held_out.largest).c_str());
+    std::printf("  off by %s in the median, %s\n", percent_text(result.network->error).c_str(),
+                held_out_text(result.network_held_out, result.network_held_out_points > 0).c_str());
 }
 
 void print_text(const Result& result) {
@@ -253,8 +268,8 @@ void check_output(const std::string& path) {
 void write_network(const Result& result, const std::string& path) {
     EVENKEEL_CHECK(result.network && (result.file.node_gigabytes_per_second > 0.0 ||
                                       result.file.network_gigabytes_per_second > 0.0),
-                   "scale measure", "--output ", path,
-                   ": got no network from these sizes, want more of them");
+                   "scale measure", "--output ", path, ": got no network from these sizes, want ",
+                   kWanted);
     std::ofstream file(path);
     file << network_json(result.file) << "\n";
     file.close();
@@ -277,7 +292,7 @@ void run_scale_measure(const ScaleMeasureCommand& command, Communicator& world) 
                                                          : "NCCL between GPUs";
     const bool crowded = result.ranks_on_node > ::sysconf(_SC_NPROCESSORS_ONLN);
     result.oversubscribed = world.all_reduce_scalar(crowded ? 1.0 : 0.0, ReduceOp::kMax) > 0.0;
-    fit_all(result, measure_groups(command, world));
+    fit_all(result, measure_groups(command, world), command.device);
     if (world.rank() == 0) {
         command.json ? print_json(result) : print_text(result);
         if (!command.output.empty()) write_network(result, command.output);

@@ -16,6 +16,7 @@ using Json = nlohmann::ordered_json;
 
 struct Plan {
     RunConfig config;
+    Cluster cluster;
     scaling::Hardware hardware;
     scaling::Candidate candidate;
     MemoryPlan memory;
@@ -30,7 +31,8 @@ struct Plan {
 
 Plan make_plan(const ScaleCommand& command) {
     Plan plan;
-    plan.hardware = cluster_of(command);
+    plan.cluster = cluster_of(command);
+    plan.hardware = plan.cluster.hardware;
     plan.config = configuration(command);
     const std::int64_t gpus = gpus_of(command, plan.config);
     const std::int64_t P = plan.config.parallel.tensor_parallel;
@@ -49,7 +51,7 @@ Plan make_plan(const ScaleCommand& command) {
     const scaling::Shares shares;
     plan.candidate = scaling::evaluate(plan.hardware, shares, plan_of(plan.config, gpus));
     plan.memory = scaling::plan_memory(plan.candidate.plan);
-    plan.usable = scaling::usable_bytes(plan.hardware, shares);
+    plan.usable = scaling::usable_bytes(plan.hardware);
     const double step = plan.candidate.time.total();
     const double tokens = command.tokens ? tokens_of(command)
                                          : static_cast<double>(plan.config.trainer.steps) *
@@ -66,6 +68,7 @@ void print_json(const Plan& plan) {
     const scaling::LongRun& run = plan.budget.run;
     const Json json = {
         {"hardware", plan.hardware.name},
+        {"network", to_json(plan.cluster)},
         {"gpus", plan.gpus()},
         {"parameters", parameter_count(plan.candidate.plan.model)},
         {"layout", to_json(layout)},
@@ -79,6 +82,7 @@ void print_json(const Plan& plan) {
           {"days", plan.budget.seconds / 86400.0},
           {"gpu_hours", plan.budget.seconds / 3600.0 * static_cast<double>(plan.gpus())},
           {"checkpoint_interval_seconds", run.interval},
+          {"checkpoint_stop_seconds", run.checkpoint_stop},
           {"checkpoint_share", run.checkpoint_share},
           {"failure_share", run.failure_share},
           {"seconds_between_failures", run.between_failures}}},
@@ -130,6 +134,14 @@ std::string interval_advice(const Plan& plan) {
                   percent_text(useful(steps) - now));
 }
 
+// Where the time between checkpoints comes from.
+std::string interval_text(const Plan& plan) {
+    const std::int64_t steps = plan.config.trainer.checkpoint_interval;
+    const scaling::LongRun& run = plan.budget.run;
+    if (run.interval <= run.checkpoint_write) return "as long as storage takes for one";
+    return steps > 0 ? concat("trainer.checkpoint_interval=", steps) : "Young's interval";
+}
+
 void print_run(const Plan& plan) {
     const Budget& budget = plan.budget;
     const scaling::LongRun& run = budget.run;
@@ -144,8 +156,8 @@ void print_run(const Plan& plan) {
     std::cout << "run       " << comparison_text(plan) << count_text(budget.tokens) << " tokens at "
               << count_text(budget.tokens / days) << " a day: " << duration_text(budget.seconds)
               << ", " << grouped(static_cast<std::int64_t>(days * 24.0 * gpus)) << " GPU-hours\n"
-              << "  checkpoints            every " << duration_text(run.interval) << ", "
-              << seconds_text(run.checkpoint_stop)
+              << "  checkpoints            every " << duration_text(run.interval) << " ("
+              << interval_text(plan) << "), " << seconds_text(run.checkpoint_stop)
               << " each: " << percent_text(run.checkpoint_share) << " of the time"
               << interval_advice(plan) << "\n"
               << "  failures               every " << duration_text(run.between_failures) << ": "
@@ -165,9 +177,9 @@ void print_text(const Plan& plan) {
               << "cluster   " << grouped(plan.gpus()) << " GPUs on " << grouped(nodes)
               << (nodes == 1 ? " node, " : " nodes, ") << plan.hardware.name << ": "
               << plan.hardware.title << "\n"
-              << "layout    " << layout_text(layout) << ", " << settings_text(layout) << " x "
-              << layout.seq_len << " tokens; " << count_text(layout.tokens())
-              << " tokens a step\n\n";
+              << network_text(plan.cluster) << "layout    " << layout_text(layout) << ", "
+              << settings_text(layout) << " x " << layout.seq_len << " tokens; "
+              << count_text(layout.tokens()) << " tokens a step\n\n";
     const std::size_t total = plan.memory.total();
     std::cout << "memory    " << bytes_text(total) << " a GPU, "
               << (plan.fits() ? concat("fits: ", bytes_text(plan.usable - total), " left of ",

@@ -67,10 +67,12 @@ void print_changes(const scaling::Hardware& hardware, const Candidate& best, std
 }
 
 void print_text(const ScaleCommand& command,
-                const scaling::Hardware& hardware,
+                const Cluster& cluster,
+                const RunConfig& config,
                 const scaling::Space& space,
                 const scaling::Found& found) {
-    const std::size_t usable = scaling::usable_bytes(hardware, {});
+    const scaling::Hardware& hardware = cluster.hardware;
+    const std::size_t usable = scaling::usable_bytes(hardware);
     const Candidate& best = found.best.front();
     const scaling::Layout& layout = best.plan.layout;
     std::cout << "search    " << grouped(parameter_count(space.model)) << " parameters on "
@@ -78,8 +80,8 @@ void print_text(const ScaleCommand& command,
               << " layouts, of which " << grouped(found.too_large) << " do not fit in "
               << bytes_text(usable)
               << (space.pipeline ? "; with pipelines, which evenkeel does not run\n" : "\n");
-    std::cout << "best      " << layout_text(layout) << ", " << settings_text(layout) << " x "
-              << layout.seq_len << " tokens\n"
+    std::cout << network_text(cluster) << "best      " << layout_text(layout) << ", "
+              << settings_text(layout) << " x " << layout.seq_len << " tokens\n"
               << "          " << seconds_text(best.time.total()) << " a step of "
               << count_text(layout.tokens()) << " tokens, " << count_text(best.tokens_per_second())
               << " tokens/s, MFU "
@@ -87,7 +89,9 @@ void print_text(const ScaleCommand& command,
               << bytes_text(best.memory) << " a GPU\n";
     if (layout.pipeline_parallel == 1) {
         std::cout << "          evenkeel scale plan --config " << command.config << " --hardware "
-                  << command.hardware << " " << set_options(layout) << "\n";
+                  << command.hardware
+                  << (command.network.empty() ? "" : " --network " + command.network) << " "
+                  << set_options(layout) << "\n";
     }
     std::cout << "\n";
     print_changes(hardware, best, usable);
@@ -104,13 +108,21 @@ void print_text(const ScaleCommand& command,
         std::cout << start << layout_text(other.plan.layout) << ", "
                   << settings_text(other.plan.layout) << ": " << because(best, other) << "\n";
     }
-    if (found.best.size() == 1) std::cout << "  none fits\n";
+    for (const auto& [P, bytes] : found.smallest_of) {
+        std::cout << "  tensor parallel " << P << ": none fits, the smallest takes "
+                  << bytes_text(bytes) << " of " << bytes_text(usable) << "\n";
+    }
     for (const auto& [P, why] : found.refused) {
         std::cout << "  tensor parallel " << P << ": " << why << "\n";
     }
+    if (found.best.size() == 1 && found.smallest_of.empty() && found.refused.empty()) {
+        std::cout << "  none: no other number divides " << grouped(space.gpus)
+                  << " GPUs and those of a node\n";
+    }
     const double tokens = tokens_of(command);
     if (tokens > 0.0) {
-        const Budget budget = budget_of(hardware, best.plan, best.time.total(), tokens);
+        const Budget budget = budget_of(hardware, best.plan, best.time.total(), tokens,
+                                        config.trainer.checkpoint_interval);
         const Gap gap = published_gap();
         std::cout << "\nrun       " << count_text(tokens)
                   << " tokens: " << duration_text(budget.seconds)
@@ -124,8 +136,9 @@ void print_text(const ScaleCommand& command,
 
 }  // namespace
 
-void run_scale_search(const ScaleCommand& command) {
-    const scaling::Hardware hardware = cluster_of(command);
+int run_scale_search(const ScaleCommand& command) {
+    const Cluster cluster = cluster_of(command);
+    const scaling::Hardware& hardware = cluster.hardware;
     const RunConfig config = configuration(command);
     scaling::Space space;
     space.model = config.model;
@@ -145,9 +158,9 @@ void run_scale_search(const ScaleCommand& command) {
     if (found.best.empty()) {
         const Candidate& smallest = *found.smallest;
         throw_error(
-            ErrorCode::kConfig, "scale",
+            ErrorCode::kInvalidArgument, "scale",
             concat("search: none of ", grouped(found.tried), " layouts fits in the ",
-                   bytes_text(scaling::usable_bytes(hardware, {})),
+                   bytes_text(scaling::usable_bytes(hardware)),
                    " that a plan may use of a GPU; the smallest, ",
                    layout_text(smallest.plan.layout), ", ", settings_text(smallest.plan.layout),
                    ", takes ", bytes_text(smallest.memory), "; want more GPUs, a smaller model",
@@ -157,17 +170,19 @@ void run_scale_search(const ScaleCommand& command) {
                                     "not run"));
     }
     if (!command.json) {
-        print_text(command, hardware, space, found);
-        return;
+        print_text(command, cluster, config, space, found);
+        return 0;
     }
-    Json json = {{"hardware", hardware.name}, {"gpus", space.gpus},
-                 {"tried", found.tried},      {"too_large", found.too_large},
-                 {"layouts", Json::array()},  {"refused", Json::object()}};
+    Json json = {{"hardware", hardware.name},    {"network", scale::to_json(cluster)},
+                 {"gpus", space.gpus},           {"tried", found.tried},
+                 {"too_large", found.too_large}, {"layouts", Json::array()},
+                 {"refused", Json::object()}};
     for (const Candidate& candidate : found.best) {
         json["layouts"].push_back(to_json(hardware, candidate));
     }
     for (const auto& [P, why] : found.refused) json["refused"][std::to_string(P)] = why;
     std::cout << json.dump(2) << "\n";
+    return 0;
 }
 
 }  // namespace evenkeel

@@ -6,7 +6,6 @@
 
 #include "framework/error.h"
 #include "framework/json.h"
-#include "scaling/measured_network.h"
 #include "scaling/published.h"
 
 namespace evenkeel::scale {
@@ -53,12 +52,36 @@ double tokens_of(const ScaleCommand& command) {
     return *command.tokens;
 }
 
-scaling::Hardware cluster_of(const ScaleCommand& command) {
-    scaling::Hardware hardware = scaling::load_hardware(command.hardware);
+Cluster cluster_of(const ScaleCommand& command) {
+    Cluster cluster{scaling::load_hardware(command.hardware), command.network, {}};
     if (!command.network.empty()) {
-        scaling::use_network(scaling::load_measured_network(command.network), {}, hardware);
+        cluster.network = scaling::load_measured_network(command.network);
+        scaling::use_network(cluster.network, {}, cluster.hardware);
     }
-    return hardware;
+    return cluster;
+}
+
+std::string network_text(const Cluster& cluster) {
+    if (cluster.network_file.empty()) return "";
+    const scaling::MeasuredNetwork& network = cluster.network;
+    const auto link = [](double gigabytes) {
+        return gigabytes > 0.0 ? number("%.4g GB/s", gigabytes) : "as described";
+    };
+    std::string text = concat("network   ", cluster.network_file, ": ",
+                              network.source.empty() ? "" : network.source + "; ", "within a node ",
+                              link(network.node_gigabytes_per_second), ", between nodes ",
+                              link(network.network_gigabytes_per_second), "\n");
+    for (const std::string& doubt : scaling::doubts_of(network)) {
+        text += concat("  warning: ", doubt, "\n");
+    }
+    return text;
+}
+
+nlohmann::ordered_json to_json(const Cluster& cluster) {
+    if (cluster.network_file.empty()) return nullptr;
+    return {{"file", cluster.network_file},
+            {"source", cluster.network.source},
+            {"doubts", scaling::doubts_of(cluster.network)}};
 }
 
 scaling::StepPlan plan_of(const RunConfig& config, std::int64_t gpus) {
@@ -210,7 +233,9 @@ Budget budget_of(const scaling::Hardware& hardware,
     Budget budget;
     budget.tokens = tokens;
     budget.run =
-        scaling::plan_long_run(hardware, plan.layout.gpus(), scaling::checkpoint_bytes(plan.model),
+        scaling::plan_long_run(hardware, plan.layout.gpus(),
+                               {.state = scaling::checkpoint_bytes(plan.model),
+                                .copy = static_cast<double>(scaling::plan_memory(plan).snapshot)},
                                step_seconds * static_cast<double>(checkpoint_interval));
     budget.seconds = tokens / plan.layout.tokens() * step_seconds / budget.run.useful();
     return budget;

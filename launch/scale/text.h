@@ -9,6 +9,7 @@
 #include "launch/run_config.h"
 #include "launch/scale/command.h"
 #include "scaling/failures.h"
+#include "scaling/measured_network.h"
 #include "scaling/search.h"
 
 namespace evenkeel::scale {
@@ -21,7 +22,16 @@ std::int64_t gpus_of(const ScaleCommand& command, const RunConfig& config);
 // --tokens, checked; 0 where there is none.
 double tokens_of(const ScaleCommand& command);
 // --hardware, with the network of --network in it.
-scaling::Hardware cluster_of(const ScaleCommand& command);
+struct Cluster {
+    scaling::Hardware hardware;
+    std::string network_file;  // "": the description's
+    scaling::MeasuredNetwork network;
+};
+Cluster cluster_of(const ScaleCommand& command);
+// A line that names a measured network, what of it is used, and one for each doubt of it; "" without one.
+std::string network_text(const Cluster& cluster);
+// null without a measured network.
+nlohmann::ordered_json to_json(const Cluster& cluster);
 // evenkeel's way to train it on that many GPUs.
 scaling::StepPlan plan_of(const RunConfig& config, std::int64_t gpus);
 

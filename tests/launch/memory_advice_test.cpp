@@ -4,6 +4,8 @@
 
 #include <map>
 
+#include "model/usable_memory.h"
+
 namespace evenkeel {
 namespace {
 
@@ -166,6 +168,28 @@ TEST(MemoryAdviceTest, RefusesARunThatAGpuCannotHold) {
     EXPECT_EQ(complaint(config, 1, {}), "") << "nothing is known";
     const std::string got = complaint(config, 1, {need - 1, std::size_t{1} << 60});
     EXPECT_EQ(got.rfind("[train] memory: training takes " + bytes_text(need) + " a rank", 0), 0u)
+        << got;
+    EXPECT_NE(got.find("trainer.micro_batch_size=12 fits"), std::string::npos) << got;
+}
+
+// 6 GiB of a large GPU, an eighth of one of less than 48 GiB, are left to what is not planned.
+TEST(MemoryAdviceTest, WarnsOfAPlanThatLeavesAGpuNoReserve) {
+    constexpr std::size_t kGib = std::size_t{1} << 30;
+    EXPECT_EQ(usable_memory(80 * kGib), 74 * kGib);
+    EXPECT_EQ(usable_memory(48 * kGib), 42 * kGib);
+    EXPECT_EQ(usable_memory(24 * kGib), 21 * kGib);
+    const RunConfig config = large_run();
+    const std::size_t need = total_of(config, 24, 1);
+    ASSERT_GT(need, 48 * kGib) << "the reserve is 6 GiB";
+    const auto said = [&](std::size_t total) {
+        ::testing::internal::CaptureStderr();
+        EXPECT_EQ(complaint(config, 1, {total, total}), "");
+        return ::testing::internal::GetCapturedStderr();
+    };
+    EXPECT_EQ(said(need + 6 * kGib), "");
+    const std::string got = said(need + 6 * kGib - 1);
+    EXPECT_NE(got.find(concat("training takes ", bytes_text(need), " a rank, more than the ")),
+              std::string::npos)
         << got;
     EXPECT_NE(got.find("trainer.micro_batch_size=12 fits"), std::string::npos) << got;
 }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "framework/json.h"
+#include "framework/storage/checkpoint.h"
 #include "tests/launch/command_line.h"
 
 namespace evenkeel::testing {
@@ -42,6 +43,20 @@ TEST(ScaleMeasureTest, TheTableSaysWhatIsRightAndWhatIsHeldOut) {
         EXPECT_NE(outcome.output.find(part), std::string::npos) << part << "\n" << outcome.output;
     }
     EXPECT_EQ(count_of("tensor, ", outcome.output), 0) << "one group of all ranks";
+    const Outcome few = measure(2, "--from 4K --to 16K");
+    EXPECT_NE(few.output.find("no size held out: want 5 sizes or more"), std::string::npos)
+        << few.output;
+    EXPECT_EQ(count_of("held-out sizes by", few.output), 0) << few.output;
+}
+
+TEST(ScaleMeasureTest, WhatMakesAFitBetterIsNamedWhereThereIsNone) {
+    const TemporaryDirectory directory;
+    const Outcome one = measure(2, "--from 4K --to 4K --output " + directory.file("network.json"));
+    EXPECT_EQ(one.status, 1) << one.output;
+    EXPECT_NE(one.output.find("got no network from these sizes, want sizes farther apart (--from, "
+                              "--to), whose times grow, and more or longer series (--rounds"),
+              std::string::npos)
+        << one.output;
 }
 
 TEST(ScaleMeasureTest, BadInputIsToldInOneSentence) {
@@ -71,6 +86,9 @@ TEST(ScaleMeasureTest, APlanReadsTheNetworkThatWasWritten) {
         return Json::parse(plan.output)["step"]["seconds"].get<double>();
     };
     EXPECT_NE(seconds("--network " + file), seconds(""));
+    const Json written = Json::parse(read_file(file));
+    EXPECT_EQ(written["device"], "cpu");
+    EXPECT_GT(written["error"], 0.0);
 }
 
 }  // namespace

@@ -120,6 +120,81 @@ TEST(ScaleTest, ConfigurationsForGpusAreWhatASearchFinds) {
     }
 }
 
+TEST(ScaleTest, ASearchWithoutOtherLayoutsSaysSoAndEndsWell) {
+    const Outcome seven = run_evenkeel("scale search" + config("8b_8gpu") + "--gpus 7");
+    EXPECT_EQ(seven.status, 0) << seven.output;
+    EXPECT_NE(seven.output.find("\n  none: no other number divides 7 GPUs and those of a node\n"),
+              std::string::npos)
+        << seven.output;
+    const Outcome large = run_evenkeel("scale search" + config("70b") + "--gpus 512");
+    EXPECT_EQ(large.status, 0) << large.output;
+    EXPECT_NE(large.output.find("tensor parallel 4: none fits, the smallest takes "),
+              std::string::npos)
+        << large.output;
+}
+
+TEST(ScaleTest, ASearchInWhichNothingFitsFails) {
+    for (const char* json : {"", " --json"}) {
+        const Outcome none = run_evenkeel("scale search" + config("405b") + "--gpus 64" + json);
+        EXPECT_EQ(none.status, 1) << none.output;
+        EXPECT_NE(none.output.find("search: none of "), std::string::npos) << none.output;
+    }
+}
+
+// Over 50 GB/s to the host: all of 12 bytes a parameter, a half of them on two tensor-parallel ranks, or an eighth.
+TEST(ScaleTest, ACheckpointStopsTrainingForTheCopyOfOneGpu) {
+    const auto stop = [](const std::string& settings) {
+        return json_of("plan" + config("8b_8gpu") + settings)["run"]["checkpoint_stop_seconds"]
+            .get<double>();
+    };
+    const double all = 12.0 * 8030425088.0 / 50e9;
+    const std::string whole = "--set parallel.zero_stage=0 ";
+    EXPECT_NEAR(stop(whole), all, 0.01 * all);
+    EXPECT_NEAR(stop(whole + "--set parallel.tensor_parallel=2 --gpus 8"), all / 2.0, 0.01 * all);
+    EXPECT_NEAR(stop(""), all / 8.0, 0.01 * all);
+    // Storage takes 100 GB/s, and training waits.
+    EXPECT_NEAR(stop("--set trainer.checkpoint_async=false"), all / 2.0, 0.01 * all);
+}
+
+TEST(ScaleTest, APlanSaysWhereItsCheckpointsIntervalComesFrom) {
+    const auto expect = [](const std::string& settings, const char* text) {
+        const Outcome plan = run_evenkeel("scale plan" + config("8b_8gpu") + settings);
+        EXPECT_NE(plan.output.find(text), std::string::npos) << text << "\n" << plan.output;
+    };
+    expect("", " (trainer.checkpoint_interval=1000), ");
+    expect("--set trainer.checkpoint_interval=0", " (Young's interval), ");
+}
+
+TEST(ScaleTest, AMeasuredNetworkIsNamedAndDoubted) {
+    const TemporaryDirectory directory;
+    const auto written = [&](const std::string& name, const std::string& more) {
+        return directory.write(
+            name, R"({"source": "four ranks", "node_gigabytes_per_second": 9)" + more + "}");
+    };
+    const std::string good = written("good.json", R"(, "device": "cuda", "error": 0.02)");
+    const std::string bad = written("bad.json", R"(, "device": "cpu", "error": 0.783)");
+    for (const char* command : {"plan", "search"}) {
+        const std::string start = concat("scale ", command, config("8b_8gpu"), " --network ");
+        const Outcome trusted = run_evenkeel(start + good), doubted = run_evenkeel(start + bad);
+        EXPECT_NE(trusted.output.find(concat("network   ", good,
+                                             ": four ranks; within a node 9 GB/s, between nodes "
+                                             "as described\n")),
+                  std::string::npos)
+            << trusted.output;
+        EXPECT_EQ(count_of("warning", trusted.output), 0) << trusted.output;
+        EXPECT_NE(doubted.output.find("warning: measured between processes on CPUs"),
+                  std::string::npos)
+            << doubted.output;
+        EXPECT_NE(doubted.output.find("warning: its fit is off by 78.3 % in the median"),
+                  std::string::npos)
+            << doubted.output;
+        const Json json = json_of(concat(command, config("8b_8gpu"), " --network ", bad));
+        EXPECT_EQ(json["network"]["file"], bad);
+        EXPECT_EQ(json["network"]["doubts"].size(), 2u);
+        EXPECT_TRUE(json_of(command + config("8b_8gpu"))["network"].is_null());
+    }
+}
+
 TEST(ScaleTest, ASearchForTenThousandGpusGivesReasonsAndRunnersUp) {
     const Outcome large = run_evenkeel(
         "scale search" + config("405b") + "--gpus 10000 --batch 2500 --pipeline --tokens 15e12",
@@ -158,22 +233,24 @@ TEST(ScaleTest, ADescriptionThatIsPrintedCanBeReadAgain) {
     EXPECT_EQ(own["hardware"], "mine");
 }
 
-// The examples of docs/scaling.md: "$ evenkeel scale ..", and what follows it up to the end of the block.
-TEST(ScaleTest, TheDocumentShowsWhatTheCommandsPrint) {
-    std::ifstream file(EVENKEEL_SOURCE_DIR "/docs/scaling.md");
+// The examples of documents: "$ evenkeel scale ..", and what follows it up to the end of the block.
+TEST(ScaleTest, TheDocumentsShowWhatTheCommandsPrint) {
     const std::string start = "$ evenkeel ";
-    std::string line;
     int examples = 0;
-    while (std::getline(file, line)) {
-        if (!line.starts_with(start)) continue;
-        std::string shown, next;
-        while (std::getline(file, next) && next != "```") shown += next + "\n";
-        const Outcome outcome = run_command("cd " EVENKEEL_SOURCE_DIR " && " EVENKEEL_PROGRAM " " +
-                                            line.substr(start.size()));
-        EXPECT_EQ(outcome.output, shown) << line;
-        ++examples;
+    for (const char* document : {"/docs/scaling.md", "/docs/training_on_gpus.md"}) {
+        std::ifstream file(std::string(EVENKEEL_SOURCE_DIR) + document);
+        std::string line;
+        while (std::getline(file, line)) {
+            if (!line.starts_with(start)) continue;
+            std::string shown, next;
+            while (std::getline(file, next) && next != "```") shown += next + "\n";
+            const Outcome outcome = run_command(
+                "cd " EVENKEEL_SOURCE_DIR " && " EVENKEEL_PROGRAM " " + line.substr(start.size()));
+            EXPECT_EQ(outcome.output, shown) << line;
+            ++examples;
+        }
     }
-    EXPECT_GE(examples, 3);
+    EXPECT_GE(examples, 4);
 }
 
 TEST(ScaleTest, BadInputIsToldInOneSentence) {
@@ -192,7 +269,12 @@ TEST(ScaleTest, BadInputIsToldInOneSentence) {
     expect_complaint("plan" + config("8b_8gpu") + "--batch 3",
                      "--batch: got 3, want a multiple of ");
     expect_complaint("plan --config nowhere.json", "nowhere.json");
-    expect_complaint("search" + config("405b") + "--gpus 64", "none of ");
+    expect_complaint("plan" + config("8b_8gpu") + "--tokens 15T",
+                     "--tokens: got 15T, want a number without a unit, such as 15e12");
+    expect_complaint("plan" + config("8b_8gpu") + "--gpus 8k",
+                     "--gpus: got 8k, want a number without a unit");
+    expect_complaint("plan" + config("8b_8gpu") + "--hardware mine.json",
+                     "hardware: got \"mine.json\", which does not exist, want one of ");
     expect_complaint("search" + config("405b") + "--gpus 7777", "no layout divides 7777 GPUs");
     expect_complaint("hardware b20", "did you mean b200?");
     expect_complaint("pln", "pln: no such command");

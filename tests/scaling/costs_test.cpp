@@ -96,8 +96,8 @@ Hardware simple_cluster() {
 }
 
 TEST(FailuresTest, ALongRunLosesWhatItsPartsAddUpTo) {
-    // 100 GPUs fail every 10 hours; of 10 TB each copies 100 GB, for 50 s, and storage takes 100 s: sqrt(2 * 50 * 36000)
-    const LongRun run = plan_long_run(simple_cluster(), 100, 1e13);
+    // 100 GPUs fail every 10 hours; of 10 TB the first copies 100 GB, for 50 s, and storage takes 100 s: sqrt(2 * 50 * 36000)
+    const LongRun run = plan_long_run(simple_cluster(), 100, {.state = 1e13, .copy = 1e11});
     EXPECT_DOUBLE_EQ(run.between_failures, 36000.0);
     EXPECT_DOUBLE_EQ(run.checkpoint_stop, 50.0);
     EXPECT_DOUBLE_EQ(run.checkpoint_write, 100.0);
@@ -108,13 +108,22 @@ TEST(FailuresTest, ALongRunLosesWhatItsPartsAddUpTo) {
 }
 
 TEST(FailuresTest, NoCheckpointBeginsBeforeTheLastIsWritten) {
+    constexpr CheckpointBytes kWhole{.state = 1e13, .copy = 1e11};
     Hardware hardware = simple_cluster();
     hardware.checkpoint_gigabytes_per_second = 1.0;
-    EXPECT_DOUBLE_EQ(plan_long_run(hardware, 100, 1e13).interval, 10000.0);
-    EXPECT_DOUBLE_EQ(plan_long_run(hardware, 100, 1e13, 500.0).interval, 10000.0);
-    EXPECT_DOUBLE_EQ(plan_long_run(simple_cluster(), 100, 1e13, 500.0).interval, 500.0);
+    EXPECT_DOUBLE_EQ(plan_long_run(hardware, 100, kWhole).interval, 10000.0);
+    EXPECT_DOUBLE_EQ(plan_long_run(hardware, 100, kWhole, 500.0).interval, 10000.0);
+    EXPECT_DOUBLE_EQ(plan_long_run(simple_cluster(), 100, kWhole, 500.0).interval, 500.0);
     // So many GPUs that nothing is left.
-    EXPECT_EQ(plan_long_run(hardware, 10'000'000, 1e13).useful(), 0.0);
+    EXPECT_EQ(plan_long_run(hardware, 10'000'000, kWhole).useful(), 0.0);
+}
+
+TEST(FailuresTest, WithoutCopiesTrainingWaitsForStorage) {
+    // 10 TB take 100 s: sqrt(2 * 100 * 36000).
+    const LongRun run = plan_long_run(simple_cluster(), 100, {.state = 1e13});
+    EXPECT_DOUBLE_EQ(run.checkpoint_stop, 100.0);
+    EXPECT_NEAR(run.interval, 2683.281573, 1e-6);
+    EXPECT_NEAR(run.failure_share, (2683.281573 / 2.0 + 600.0) / 36000.0, 1e-9);
 }
 
 TEST(HardwareTest, AllDescriptionsAreWholeAndNameTheirSources) {

@@ -103,7 +103,7 @@ TEST(SearchTest, NothingIsReturnedThatDoesNotFit) {
     for (const double gib : {24.0, 32.0, 48.0, 79.1, 141.0, 400.0}) {
         hardware.memory_gib = gib;
         const Found found = search(hardware, {}, space_of(64, 512));
-        const std::size_t usable = usable_bytes(hardware, {});
+        const std::size_t usable = usable_bytes(hardware);
         for (const Candidate& candidate : found.best) {
             EXPECT_LE(candidate.memory, usable) << gib << " GiB";
             EXPECT_EQ(candidate.memory, plan_memory(candidate.plan).total());

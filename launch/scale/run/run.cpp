@@ -51,7 +51,7 @@ std::string plan_json(RunPlan plan) {
 std::string why_too_large(const RunPlan& plan, const RunPoint& point) {
     if (plan.hardware.empty() || point.config.device != Device::kCuda) return "";
     const scaling::Hardware hardware = scaling::load_hardware(plan.hardware);
-    const std::size_t usable = scaling::usable_bytes(hardware, {});
+    const std::size_t usable = scaling::usable_bytes(hardware);
     const auto ranks = static_cast<int>(point.ranks);
     const std::size_t planned = plan_memory(point.config, ranks).total();
     if (planned <= usable) return "";
