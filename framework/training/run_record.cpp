@@ -128,6 +128,8 @@ void RunRecorder::show_progress(const MetricRecord& record) {
 void RunRecorder::judge(const StepOutcome& outcome) {
     grad_norm_deviations_ =
         std::max(grad_norm_deviations_, grad_norm_deviation_.add(outcome.grad_norm));
+    grad_norm_deviations_lasting_ =
+        std::max(grad_norm_deviations_lasting_, grad_norm_deviation_.lasting());
     loss_spikes_.add(outcome.loss);
     grad_norm_spikes_.add(outcome.grad_norm);
 }
@@ -180,6 +182,8 @@ AlarmAction RunRecorder::record(const RunState& state,
         }
     }
     record.scalars.emplace_back("grad_norm_deviations", std::exchange(grad_norm_deviations_, 0.0));
+    record.scalars.emplace_back("grad_norm_deviations_lasting",
+                                std::exchange(grad_norm_deviations_lasting_, 0.0));
     record.scalars.emplace_back("loss_spike_score", loss_spikes_.percent());
     record.scalars.emplace_back("grad_norm_spike_score", grad_norm_spikes_.percent());
     record.scalars.emplace_back("skipped", static_cast<double>(state.step - state.updates));

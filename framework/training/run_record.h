@@ -60,7 +60,8 @@ class RunRecorder {
     AlarmBoard board_;
     std::string last_alarm_;
     Deviation grad_norm_deviation_{128, 64, 6.0};
-    double grad_norm_deviations_ = 0.0;  // the largest since the last record
+    double grad_norm_deviations_ = 0.0;          // the largest since the last record
+    double grad_norm_deviations_lasting_ = 0.0;  // the same, of Deviation::lasting
     SpikeScore loss_spikes_, grad_norm_spikes_;
     std::unique_ptr<MetricWriter> metrics_;  // main rank only
     std::string config_json_;                // "": written

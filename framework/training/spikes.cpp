@@ -1,5 +1,6 @@
 #include "framework/training/spikes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -23,6 +24,17 @@ double deviations(const std::deque<double>& values, double value) {
 }  // namespace
 
 double Deviation::add(double value) {
+    const double now = away(value);
+    last_.push_back(now);
+    if (last_.size() > kLastingValues) last_.pop_front();
+    return now;
+}
+
+double Deviation::lasting() const {
+    return last_.size() < kLastingValues ? 0.0 : *std::min_element(last_.begin(), last_.end());
+}
+
+double Deviation::away(double value) {
     if (!std::isfinite(value)) return std::numeric_limits<double>::infinity();
     const double away = values_.size() >= least_ ? deviations(values_, value) : 0.0;
     if (std::abs(away) > limit_) {

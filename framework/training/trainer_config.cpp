@@ -1,5 +1,6 @@
 #include "framework/training/trainer_config.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "framework/error.h"
@@ -94,11 +95,18 @@ void TrainerConfig::validate(int data_parallel_size) const {
     parse_batch_ranges(skip_batches);
     EVENKEEL_CHECK_CODE(!run_dir.empty(), ErrorCode::kConfig, "TrainerConfig",
                         "trainer.run_dir: got nothing, want a directory");
+    std::string smaller;  // micro-batch: the largest that divides each rank's part, if there is one
+    if (batch_size % data_parallel_size == 0) {
+        const std::int64_t of_rank = batch_size / data_parallel_size;
+        std::int64_t micro = std::min(micro_batch_size, of_rank);
+        while (of_rank % micro != 0) --micro;
+        smaller = concat(", or trainer.micro_batch_size=", micro);
+    }
     EVENKEEL_CHECK_CODE(batch_size % (micro_batch_size * data_parallel_size) == 0,
                         ErrorCode::kConfig, "TrainerConfig", "trainer.batch_size: got ", batch_size,
                         ", want a multiple of ", micro_batch_size * data_parallel_size,
                         " (trainer.micro_batch_size ", micro_batch_size, " x ", data_parallel_size,
-                        " data-parallel ranks)");
+                        " data-parallel ranks)", smaller);
 }
 
 }  // namespace evenkeel

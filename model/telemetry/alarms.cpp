@@ -26,7 +26,7 @@ void AlarmConfig::visit_fields(ConfigVisitor& v) {
     v.section("small_rows", small_rows,
               "squared rms of q and k before the norm over eps, below which eps has a say");
     v.section("gradient_norm", gradient_norm,
-              "standard deviations of the last 128 steps above their mean");
+              "standard deviations that three steps in a row are above the mean of the last 128");
 }
 
 void AlarmConfig::validate() const {
@@ -107,7 +107,7 @@ std::vector<AlarmRule> alarm_rules(const AlarmConfig& config, const ModelConfig&
             of(normed, add("small_rows", "k_rms_min", Test::kBelow, rows, "Norms"));
         }
     }
-    add("gradient_norm", "grad_norm_deviations", Test::kAbove, config.gradient_norm,
+    add("gradient_norm", "grad_norm_deviations_lasting", Test::kAbove, config.gradient_norm,
         "Gradient norm and loss");
     return rules;
 }

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -34,6 +35,34 @@ TEST(DeviationTest, AcceptsANewLevelInTheEnd) {
     int far = 0;
     for (int i = 0; i < 20; ++i) far += deviation.add(i % 2 == 0 ? 101.0 : 103.0) > 6.0 ? 1 : 0;
     EXPECT_EQ(far, 4) << "half of the window";
+}
+
+// A healthy run's lone outliers, and a blow-up that lasts.
+TEST(DeviationTest, LastsWhereThreeInARowAreFarAway) {
+    Deviation deviation(128, 64, 6.0);
+    const auto usual = [&](int steps) {
+        double most = 0.0;
+        for (int i = 0; i < steps; ++i) {
+            deviation.add(i % 2 == 0 ? 1.0 : 3.0);  // mean 2, deviation 1
+            most = std::max(most, deviation.lasting());
+        }
+        return most;
+    };
+    EXPECT_EQ(usual(64), 0.0);
+    deviation.add(20.0);
+    EXPECT_LT(deviation.lasting(), 2.0);
+    deviation.add(30.0);
+    EXPECT_LT(deviation.lasting(), 2.0) << "two in a row";
+    EXPECT_LT(usual(2), 2.0);
+    deviation.add(20.0);
+    deviation.add(12.0);
+    EXPECT_LT(deviation.lasting(), 6.0);
+    deviation.add(22.0);
+    EXPECT_NEAR(deviation.lasting(), 10.0, 1e-9) << "the least of the three";
+    deviation.add(INFINITY);
+    EXPECT_NEAR(deviation.lasting(), 10.0, 1e-9);
+    deviation.add(1.0);
+    EXPECT_LT(deviation.lasting(), 0.0) << "over";
 }
 
 TEST(SpikeScoreTest, IsTheShareOfFarValues) {

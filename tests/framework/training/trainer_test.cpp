@@ -34,6 +34,11 @@ TEST_F(TrainerTest, NamesTheNumbersOfABatchSizeThatDoesNotDivide) {
     EXPECT_STREQ(error.what(),
                  "[TrainerConfig] trainer.batch_size: got 8, want a multiple of 24 "
                  "(trainer.micro_batch_size 8 x 3 data-parallel ranks)");
+    BigramTable of_two(0, 2);
+    EXPECT_STREQ(failure(of_two, "run").what(),
+                 "[TrainerConfig] trainer.batch_size: got 8, want a multiple of 16 "
+                 "(trainer.micro_batch_size 8 x 2 data-parallel ranks), or "
+                 "trainer.micro_batch_size=4");
 }
 
 TEST_F(TrainerTest, AccumulatesMicroBatchesToTheSameGradient) {

@@ -24,7 +24,7 @@ TEST(AlarmRulesTest, WatchLogitsOfPlainAttentionAndTheBoundOfANorm) {
     EXPECT_EQ(rules_of(model),
               "max_logit:max_logit:100 max_logit_critical:max_logit:1e+04 "
               "logit_growth:max_logit:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
-              "gradient_norm:grad_norm_deviations:6 ");
+              "gradient_norm:grad_norm_deviations_lasting:6 ");
     model.attention.softcap = 50.0;
     EXPECT_EQ(rules_of(model).substr(0, 33), "max_logit:max_logit_uncapped:100 ");
     model.attention.softcap = 0.0;
@@ -34,7 +34,7 @@ TEST(AlarmRulesTest, WatchLogitsOfPlainAttentionAndTheBoundOfANorm) {
               "logit_growth:logit_bound:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
               "gain_drift:q_gain_max:4 gain_drift:k_gain_max:4 "
               "small_rows:q_rms_min:0.00316 small_rows:k_rms_min:0.00316 "
-              "gradient_norm:grad_norm_deviations:6 ");
+              "gradient_norm:grad_norm_deviations_lasting:6 ");
 }
 
 // Nothing bounds them before the end.
@@ -46,7 +46,7 @@ TEST(AlarmRulesTest, WatchLogitsWhereANormComesIn) {
               "logit_growth:max_logit:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
               "gain_drift:q_gain_max:4 gain_drift:k_gain_max:4 "
               "small_rows:q_rms_min:0.00316 small_rows:k_rms_min:0.00316 "
-              "gradient_norm:grad_norm_deviations:6 ");
+              "gradient_norm:grad_norm_deviations_lasting:6 ");
 }
 
 // Each layer for what it has: NaN and infinity stand in the tables for what others lack.
@@ -61,7 +61,7 @@ TEST(AlarmRulesTest, WatchEachLayerForWhatItHas) {
               "logit_growth:max_logit:0.25 entropy:entropy_share:0.1 saturation:saturation:0.5 "
               "gain_drift:q_gain_max:4 gain_drift:k_gain_max:4 "
               "small_rows:q_rms_min:0.00316 small_rows:k_rms_min:0.00316 "
-              "gradient_norm:grad_norm_deviations:6 ");
+              "gradient_norm:grad_norm_deviations_lasting:6 ");
     for (const AlarmRule& rule : alarm_rules({}, model)) {
         const bool of_norm = rule.name == "logit_bound" || rule.name == "gain_drift" ||
                              rule.name == "small_rows" || rule.metric == "logit_bound";
