@@ -64,7 +64,7 @@ void add_train(CLI::App& program, TrainCommand& command, Choice& choice, bool& t
     app.footer(
         "Examples:\n"
         "  evenkeel train --config configs/tiny.json\n"
-        "  mpirun -np 2 evenkeel train --config configs/quickstart.json\n"
+        "  mpirun -np 2 --bind-to none evenkeel train --config configs/quickstart.json\n"
         "  evenkeel train --config configs/tiny.json --set trainer.steps=50 "
         "--set trainer.run_dir=runs/a\n"
         "  evenkeel train --config configs/tiny.json --set trainer.resume=true\n"
@@ -117,7 +117,7 @@ void add_eval(CLI::App& program, EvalCommand& command, Choice& choice) {
         "  evenkeel eval runs/tiny\n"
         "  evenkeel eval runs/tiny/checkpoints/step_00000150 --json\n"
         "  evenkeel eval runs/quickstart --set trainer.eval_sequences=0\n"
-        "  mpirun -np 2 evenkeel eval runs/quickstart\n"
+        "  mpirun -np 2 --bind-to none evenkeel eval runs/quickstart\n"
         "  evenkeel eval models/bytes --set data.path=TEXT\n"
         "  evenkeel eval models/llama --tokens tokens.safetensors\n"
         "  evenkeel eval --model models/llama --tokens tokens.safetensors --logits "
@@ -152,7 +152,7 @@ void add_sample(CLI::App& program, SampleCommand& command, Choice& choice) {
         "Examples:\n"
         "  evenkeel sample runs/tiny --prompt 'The best way'\n"
         "  evenkeel sample runs/tiny --tokens 500 --temperature 0\n"
-        "  mpirun -np 2 evenkeel sample runs/quickstart");
+        "  mpirun -np 2 --bind-to none evenkeel sample runs/quickstart");
     app.callback([&] { choice.run = [&](Communicator& world) { run_sample(command, world); }; });
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <iomanip>
 #include <iostream>
+#include <map>
 #include <optional>
 #include <sstream>
 
@@ -123,18 +124,47 @@ Json describe(const std::string& path) {
     return file;
 }
 
-// On one line: what is JSON in itself without its line breaks.
-std::string compact(const std::string& value) {
-    if (is_nested_deeper(value)) return printable(value);
-    const Json json = Json::parse(value, nullptr, false);
-    return printable(json.is_object() ? json.dump() : value);
+constexpr std::size_t kLine = 96;  // columns of a value over several lines
+
+// Leaves of an object as "path=value".
+void add_leaves(const Json& object, const std::string& path, std::vector<std::string>& out) {
+    for (const auto& [key, value] : object.items()) {
+        const std::string name = path.empty() ? key : path + "." + key;
+        if (value.is_object() && !value.empty()) {
+            add_leaves(value, name, out);
+        } else {
+            out.push_back(name + "=" + value.dump());
+        }
+    }
 }
 
-void print(const Json& file) {
+// A value of metadata; what is JSON in itself setting by setting, over as many lines as it needs.
+std::string readable(const std::string& value) {
+    if (is_nested_deeper(value)) return printable(value);
+    const Json json = Json::parse(value, nullptr, false);
+    if (!json.is_object()) return printable(value);
+    std::vector<std::string> words;
+    add_leaves(json, "", words);
+    std::string text, line;
+    for (const std::string& word : words) {
+        if (!line.empty() && line.size() + 1 + word.size() > kLine) {
+            text += "\n    " + line;
+            line.clear();
+        }
+        line += (line.empty() ? "" : " ") + word;
+    }
+    return printable(text + "\n    " + line);
+}
+
+// Those of metadata that a file before has told in full are named.
+void print(const Json& file, std::map<std::string, std::string>& told) {
     std::cout << file["path"].get<std::string>() << "\n";
     for (const auto& [key, value] : file["metadata"].items()) {
-        std::cout << "  metadata   " << printable(key) << " = " << compact(value.get<std::string>())
+        const std::string text = readable(value.get<std::string>());
+        const bool known = text.size() > kLine && told[key] == text;
+        std::cout << "  metadata   " << printable(key) << " = " << (known ? "as above" : text)
                   << "\n";
+        told[key] = text;
     }
     std::size_t name_width = 4;
     std::size_t shape_width = 5;
@@ -288,7 +318,8 @@ void run_inspect(const InspectCommand& command) {
         return;
     }
     if (!manifest.is_null()) print_manifest(manifest);
-    for (const Json& file : files) print(file);
+    std::map<std::string, std::string> told;
+    for (const Json& file : files) print(file, told);
 }
 
 }  // namespace evenkeel

@@ -135,10 +135,12 @@ std::string text_of(const Recovery& recovery, const std::string& control) {
     return text;
 }
 
-Figure recovery_figure(const Recovery& recovery, const std::string& control) {
+Figure recovery_figure(const Recovery& recovery,
+                       const std::string& control,
+                       const std::string& unit) {
     LinePlot plot;
     plot.format = "+.4f";
-    plot.unit = "nats per byte";
+    plot.unit = unit;
     plot.series.push_back({"validation loss less that of " + control, "#2864b0", recovery.excess,
                            Series::Style::kMarked});
     if (!recovery.excess.empty()) {

@@ -41,6 +41,9 @@ nlohmann::ordered_json to_json(const Recovery& recovery);
 // the runs have no evaluation in common.
 std::string summary_of(const Recovery& recovery, const std::string& control);
 std::string text_of(const Recovery& recovery, const std::string& control);
-Figure recovery_figure(const Recovery& recovery, const std::string& control);
+// unit: of the losses, "nats per byte".
+Figure recovery_figure(const Recovery& recovery,
+                       const std::string& control,
+                       const std::string& unit);
 
 }  // namespace evenkeel

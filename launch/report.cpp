@@ -8,10 +8,12 @@
 #include <iostream>
 #include <limits>
 #include <map>
+#include <optional>
 
 #include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "launch/recovery.h"
+#include "launch/report_comparison.h"
 #include "launch/report_heads.h"
 #include "launch/report_page.h"
 #include "launch/report_plots.h"
@@ -27,6 +29,8 @@ constexpr const char* kBlue = "#2864b0";
 constexpr const char* kOrange = "#d9730d";
 constexpr const char* kGreen = "#2d8659";
 constexpr const char* kGrey = "#7a8591";
+constexpr const char* kPalePurple = "#e7a9ce";
+constexpr const char* kPaleOrange = "#f3cfae";
 
 struct RunData {
     std::vector<MetricRecord> records;
@@ -88,15 +92,16 @@ std::string sentence(const CurveDifference& difference, const std::string& other
                   ") over the ", difference.steps, " steps both have.");
 }
 
-Figure loss_figure(const RunData& run, const ReportCommand& command) {
+// other: to compare with, or none.
+Figure loss_figure(const RunData& run, const RunData* other, const ReportCommand& command) {
     LinePlot plot;
     plot.format = ".4f";
-    plot.unit = run.config.data.has_tokens() ? "nats per token" : "nats per byte";
+    plot.unit = loss_unit(run.config);
     const std::vector<Point> loss = scalar_points(run.records, "loss");
-    const bool compares = !command.compare.empty();
+    const bool compares = other != nullptr;
     plot.series.push_back({compares ? concat("training, ", command.run) : "training", kBlue, loss});
-    plot.series.push_back({"validation", kOrange, scalar_points(run.records, "validation_loss"),
-                           Series::Style::kPoints});
+    plot.series.push_back({compares ? concat("validation, ", command.run) : "validation", kOrange,
+                           scalar_points(run.records, "validation_loss"), Series::Style::kPoints});
     if (run.summary.is_object() && !loss.empty()) {
         for (const auto& [key, color] : {std::pair{"bigram", kGreen}, {"unigram", kGrey}}) {
             const double entropy = summary_number(run, concat(key, "_entropy"));
@@ -107,11 +112,13 @@ Figure loss_figure(const RunData& run, const ReportCommand& command) {
     }
     std::string note;
     if (compares) {
-        const RunData other = read_run(command.compare);
-        const CurveDifference difference = compare_losses(run.records, other.records);
+        const CurveDifference difference = compare_losses(run.records, other->records);
         note = sentence(difference, command.compare);
-        plot.series.push_back({concat("training, ", command.compare), "#b3257a",
-                               scalar_points(other.records, "loss"), Series::Style::kDashed});
+        plot.series.push_back({concat("training, ", command.compare), kPalePurple,
+                               scalar_points(other->records, "loss"), Series::Style::kBroad});
+        plot.series.push_back({concat("validation, ", command.compare), kPaleOrange,
+                               scalar_points(other->records, "validation_loss"),
+                               Series::Style::kBroadPoints});
     }
     plot.marks = alarm_marks(run.records);
     Figure figure = figure_of("Loss", plot);
@@ -131,39 +138,9 @@ Figure scalar_figure(const RunData& run,
     plot.unit = unit;
     plot.scale = scale;
     plot.series.push_back({title, kBlue, scalar_points(run.records, name)});
-    plot.marks = alarm_marks(run.records, {name, name + "_deviations"});
+    plot.marks =
+        alarm_marks(run.records, {name, name + "_deviations", name + "_deviations_lasting"});
     return figure_of(title, plot);
-}
-
-void append_leaves(const std::string& path,
-                   const Json& section,
-                   std::map<std::string, Json>& out,
-                   std::vector<std::string>& order) {
-    for (const auto& [key, value] : section.items()) {
-        const std::string name = path.empty() ? key : path + "." + key;
-        if (value.is_object()) {
-            append_leaves(name, value, out, order);
-        } else {
-            out[name] = value;
-            order.push_back(name);
-        }
-    }
-}
-
-std::vector<Setting> settings_of(RunConfig config) {
-    RunConfig standard;
-    std::map<std::string, Json> values, defaults;
-    std::vector<std::string> order, ignored;
-    append_leaves("", Json::parse(to_json(config)), values, order);
-    append_leaves("", Json::parse(to_json(standard)), defaults, ignored);
-    const auto text = [](const Json& value) {
-        return value.is_string() ? value.get<std::string>() : value.dump();
-    };
-    std::vector<Setting> settings;
-    for (const std::string& path : order) {
-        settings.push_back({path, text(values[path]), text(defaults[path])});
-    }
-    return settings;
 }
 
 std::vector<Fact> facts_of(const RunData& run) {
@@ -193,6 +170,28 @@ std::vector<Fact> facts_of(const RunData& run) {
     facts.push_back(
         {concat(number("ranks"), " × ", number("threads_per_rank")), "ranks × threads"});
     return facts;
+}
+
+// What ended a run before its last step: among what was wrong, or where somebody wanted it so beside the title.
+void add_end(const RunData& run, ReportPage& page) {
+    if (!run.summary.is_object() || !run.summary.contains("ended_by")) return;
+    const Json& by = run.summary.at("ended_by");
+    if (!by.is_string()) return;
+    std::string text = by.get<std::string>();
+    if (!text.starts_with("[")) {
+        page.subtitle += " · ended by " + text;
+        return;
+    }
+    text.erase(0, std::min(text.size(), text.find("] ") + 2));
+    page.notices.insert(page.notices.begin(), {concat("The run was ended: ", text), true});
+}
+
+RunDifferences differences(const std::string& run,
+                           const RunData& of_run,
+                           const std::string& other,
+                           const RunData& of_other) {
+    return differences(run, of_run.config, of_run.summary, other, of_other.config,
+                       of_other.summary);
 }
 
 }  // namespace
@@ -232,23 +231,29 @@ std::string write_report(const ReportCommand& command) {
     const std::string vega = find_vega();
     EVENKEEL_CHECK_CODE(!vega.empty(), ErrorCode::kIo, "report", kVegaMissing);
     const RunData run = read_run(command.run);
+    std::optional<RunData> other;
+    if (!command.compare.empty()) other = read_run(command.compare);
     ReportPage page;
     page.title = "Evenkeel run: " + command.run;
     page.subtitle = concat("steps ", run.records.front().step, " to ", run.records.back().step,
-                           " · text ", run.config.data.path);
+                           " of ", run.config.trainer.steps, " · text ", run.config.data.path);
     page.facts = facts_of(run);
     page.notices = alarm_notices(run.records);
+    add_end(run, page);
     page.figures = {
-        loss_figure(run, command),
+        loss_figure(run, other ? &*other : nullptr, command),
         scalar_figure(run, "lr", "Learning rate", "learning rate", ".3g"),
         scalar_figure(run, "grad_norm", "Gradient norm", "L2, before clipping", ".3f",
                       LinePlot::Scale::kLog),
     };
-    if (!command.compare.empty()) {
-        const Recovery recovery = recovery_of(run.records, read_run(command.compare).records);
+    if (other) {
+        const RunDifferences found = differences(command.run, run, command.compare, *other);
+        if (!found.data.empty()) page.findings.push_back(found.data);
+        page.tables.push_back(table_of(found, command.run, command.compare));
+        const Recovery recovery = recovery_of(run.records, other->records);
         if (!recovery.excess.empty()) {
             page.figures.insert(page.figures.begin() + 1,
-                                recovery_figure(recovery, command.compare));
+                                recovery_figure(recovery, command.compare, loss_unit(run.config)));
         }
     }
     if (!scalar_points(run.records, "qk_norm_lambda").empty()) {
@@ -273,9 +278,9 @@ void run_report(const ReportCommand& command) {
     nlohmann::ordered_json json;
     std::string text;
     if (!command.compare.empty()) {
-        check_trained(command.compare);
-        const std::vector<MetricRecord> run = read_metrics(command.run + "/metrics.jsonl");
-        const std::vector<MetricRecord> other = read_metrics(command.compare + "/metrics.jsonl");
+        const RunData of_run = read_run(command.run), of_other = read_run(command.compare);
+        const RunDifferences found = differences(command.run, of_run, command.compare, of_other);
+        const std::vector<MetricRecord>&run = of_run.records, &other = of_other.records;
         const CurveDifference difference = compare_losses(run, other);
         EVENKEEL_CHECK_CODE(difference.steps > 0, ErrorCode::kIo, "report", command.run, " and ",
                             command.compare, ": have no step in common");
@@ -283,13 +288,15 @@ void run_report(const ReportCommand& command) {
         text = concat("loss of ", command.run, " against ", command.compare,
                       "\nlargest relative difference over ", difference.steps,
                       " steps: ", format("%.2g", difference.largest), " (at step ",
-                      difference.worst_step, ")\n", text_of(recovery, command.compare));
+                      difference.worst_step, ")\n", text_of(recovery, command.compare),
+                      text_of(found, command.run, command.compare));
         json = {{"run", command.run},
                 {"compare", command.compare},
                 {"steps", difference.steps},
                 {"largest_relative_difference", difference.largest},
                 {"at_step", difference.worst_step}};
         json.update(to_json(recovery));
+        json.update(to_json(found));
     }
     if (!command.json) std::cout << text;
     const std::string page = fs::absolute(write_report(command)).lexically_normal().string();

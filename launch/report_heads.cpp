@@ -194,9 +194,9 @@ std::vector<PlotMark> alarm_marks(const std::vector<MetricRecord>& records,
             const auto found = open.find(key_of(event));
             if (event.raised) {
                 open[key_of(event)] = marks.size();
-                marks.push_back({static_cast<double>(event.since),
-                                 static_cast<double>(records.back().step), event.text, event.row,
-                                 event.column});
+                marks.push_back({static_cast<double>(record.step),
+                                 static_cast<double>(records.back().step),
+                                 place_text(record.step) + event.text, event.row, event.column});
             } else if (found != open.end()) {
                 marks[found->second].to = static_cast<double>(record.step);
                 open.erase(found);

@@ -13,8 +13,8 @@ namespace evenkeel {
 // Alarms as lines of text, the first one first.
 std::vector<Notice> alarm_notices(const std::vector<MetricRecord>& records);
 
-// Alarms about any of `metrics` (all of them if there are none), each from where it was first out of bounds
-// to where it was over, or to the last record.
+// Alarms about any of `metrics` (all of them if there are none), each from where it was raised, as
+// alarm_notices says it, to where it was over, or to the last record.
 std::vector<PlotMark> alarm_marks(const std::vector<MetricRecord>& records,
                                   const std::vector<std::string>& metrics = {});
 

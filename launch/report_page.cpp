@@ -40,7 +40,9 @@ figcaption b { margin-right: 6px; }
 .keys i { display: inline-block; width: 18px; border-top: 3px solid; margin-right: 6px;
           vertical-align: middle; }
 .keys i.dashed { border-top-style: dashed; }
+.keys i.broad { border-top-width: 6px; }
 .keys i.dot { width: 8px; height: 8px; border: 0; border-radius: 4px; background: currentcolor; }
+.keys i.broad.dot { width: 13px; height: 13px; border-radius: 7px; }
 .plot { width: 100%; overflow: hidden; }
 .error { color: #a3261b; font-size: 13px; }
 .card { padding: 12px 14px; }

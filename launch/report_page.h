@@ -9,7 +9,7 @@ namespace evenkeel {
 struct Figure {
     struct Key {
         std::string name, color;
-        std::string mark;  // "line", "dashed" or "dot"
+        std::string mark;  // "line", "dashed", "broad", "dot" or "broad dot"
     };
     std::string title;
     std::string subtitle;

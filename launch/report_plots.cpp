@@ -40,6 +40,7 @@ Json step_axis() {
             {"format", ",d"},
             {"grid", false},
             {"labelOverlap", true},
+            {"tickMinStep", 1},  // there is no step between two
             {"tickCount", signal("ceil(width / 90)")}};
 }
 
@@ -47,6 +48,7 @@ Json axis_of_points(const LinePlot& plot) {
     Json axis = step_axis();
     axis["title"] = plot.x_title;
     if (plot.log_x) axis["format"] = "~g";
+    if (plot.x_title != "step") axis.erase("tickMinStep");
     return axis;
 }
 
@@ -64,7 +66,8 @@ Json series_mark(const Series& series, const std::string& data) {
     const Json x = {{"scale", "x"}, {"field", "x"}};
     const Json y = {{"scale", "y"}, {"field", "y"}};
     const Json color = {{"value", series.color}};
-    if (series.style == Series::Style::kPoints) {
+    const bool broad_points = series.style == Series::Style::kBroadPoints;
+    if (series.style == Series::Style::kPoints || broad_points) {
         return {{"type", "symbol"},
                 {"from", {{"data", data}}},
                 {"interactive", false},
@@ -72,7 +75,7 @@ Json series_mark(const Series& series, const std::string& data) {
                  {{"update",
                    {{"x", x},
                     {"y", y},
-                    {"size", {{"value", 46}}},
+                    {"size", {{"value", broad_points ? 150 : 46}}},
                     {"fill", color},
                     {"stroke", {{"value", "white"}}}}}}}};
     }
@@ -80,7 +83,7 @@ Json series_mark(const Series& series, const std::string& data) {
                    {"y", y},
                    {"defined", signal("isValid(datum.y)")},
                    {"stroke", color},
-                   {"strokeWidth", {{"value", 1.8}}},
+                   {"strokeWidth", {{"value", series.style == Series::Style::kBroad ? 6.0 : 1.8}}},
                    {"strokeJoin", {{"value", "round"}}}};
     if (series.style == Series::Style::kDashed) update["strokeDash"] = {{"value", {5, 4}}};
     return {{"type", "line"},
@@ -117,13 +120,14 @@ Json hover_mark(const LinePlot& plot) {
             ? (first.points.back().x - first.points.front().x) / static_cast<double>(count - 1) / 2
             : 0.5;
     const std::string half_text = Json(half).dump();
-    Json update = {{"x", {{"scale", "x"}, {"signal", "datum.x - " + half_text}}},
-                   {"x2", {{"scale", "x"}, {"signal", "datum.x + " + half_text}}},
-                   {"y", {{"value", 0}}},
-                   {"y2", signal("height")},
-                   {"fill", {{"value", "transparent"}}},
-                   {"tooltip", signal("{title: 'step ' + format(datum.x, ',d'), '" + first.name +
-                                      "': format(datum.y, '" + plot.format + "')}")}};
+    Json update = {
+        {"x", {{"scale", "x"}, {"signal", "datum.x - " + half_text}}},
+        {"x2", {{"scale", "x"}, {"signal", "datum.x + " + half_text}}},
+        {"y", {{"value", 0}}},
+        {"y2", signal("height")},
+        {"fill", {{"value", "transparent"}}},
+        {"tooltip", signal("{title: 'step ' + format(datum.x, ',d'), " + Json(first.name).dump() +
+                           ": format(datum.y, '" + plot.format + "')}")}};
     return {{"type", "rect"},
             {"from", {{"data", "series0"}}},
             {"clip", true},
@@ -182,12 +186,36 @@ const char* key_mark(Series::Style style) {
         case Series::Style::kLine:
         case Series::Style::kMarked:
             return "line";
+        case Series::Style::kBroad:
+            return "broad";
         case Series::Style::kPoints:
             return "dot";
+        case Series::Style::kBroadPoints:
+            return "broad dot";
         case Series::Style::kDashed:
             return "dashed";
     }
     return "";
+}
+
+// Where columns begin, and where the last one ends. Steps lie in the middle of theirs, but the first and the last at the
+// edge: the axis is that of the lines.
+std::vector<double> edges_of(const HeatMap& map) {
+    if (map.steps.empty()) return {0.0, 1.0};
+    std::vector<double> edges;
+    if (map.by_head) {
+        edges = map.steps;
+        edges.push_back(map.steps.back() + 1.0);
+        return edges;
+    }
+    const double first = map.steps.front(), last = map.ends.back();
+    if (first == last) return {first - 0.5, first + 0.5};
+    edges.push_back(first);
+    for (std::size_t c = 1; c < map.steps.size(); ++c) {
+        edges.push_back((map.ends[c - 1] + map.steps[c]) / 2);
+    }
+    edges.push_back(last);
+    return edges;
 }
 
 }  // namespace
@@ -197,14 +225,17 @@ std::string line_plot_spec(const LinePlot& plot) {
     Json data = Json::array();
     Json domain_x = Json::array();
     Json domain_y = Json::array();
-    Json marks = Json::array();
+    Json marks = Json::array(), above = Json::array();
     for (std::size_t i = 0; i < plot.series.size(); ++i) {
         const std::string name = "series" + std::to_string(i);
         data.push_back({{"name", name}, {"values", point_values(plot.series[i].points, plot)}});
         domain_x.push_back({{"data", name}, {"field", "x"}});
         domain_y.push_back({{"data", name}, {"field", "y"}});
-        marks.push_back(series_mark(plot.series[i], name));
+        const Series::Style style = plot.series[i].style;
+        const bool below = style == Series::Style::kBroad || style == Series::Style::kBroadPoints;
+        (below ? marks : above).push_back(series_mark(plot.series[i], name));
     }
+    for (Json& mark : above) marks.push_back(std::move(mark));
     bool marked = false;
     for (std::size_t i = 0; i < plot.series.size(); ++i) {
         if (plot.series[i].style != Series::Style::kMarked) continue;
@@ -255,14 +286,12 @@ std::string heat_map_spec(const HeatMap& map) {
     const std::int64_t rows = map.layers * map.heads;
     const int height = static_cast<int>(std::clamp<std::int64_t>(rows * 7, 150, 420));
     Json values = Json::array();
-    const double last_width =
-        map.steps.size() > 1 ? map.steps.back() - map.steps[map.steps.size() - 2] : 1.0;
+    const std::vector<double> edges = edges_of(map);
     for (std::size_t c = 0; c < map.columns.size(); ++c) {
-        const double end =
-            c + 1 < map.steps.size() ? map.steps[c + 1] : map.steps.back() + last_width;
         Json column = Json::array();
         for (const float value : map.columns[c]) column.push_back(rounded(value));
-        values.push_back({{"x", map.steps[c]}, {"e", end}, {"v", column}});
+        values.push_back(
+            {{"x", edges[c]}, {"e", edges[c + 1]}, {"t", map.steps[c]}, {"v", column}});
     }
     Json layer_ticks = Json::array();
     Json layer_starts = Json::array();
@@ -277,14 +306,12 @@ std::string heat_map_spec(const HeatMap& map) {
     const Json flatten = {{"type", "flatten"}, {"fields", {"v"}}, {"index", "r"}};
     spec["data"] = {{{"name", "cells"}, {"values", values}, {"transform", {flatten}}},
                     {{"name", "layers"}, {"values", layer_starts}}};
-    const double first = map.steps.empty() ? 0.0 : map.steps.front();
-    const double last = map.steps.empty() ? 1.0 : map.steps.back() + last_width;
     Json colors = {{"data", "cells"}, {"field", "v"}};
     if (!map.domain.empty()) colors = map.domain;
     spec["scales"] = {{{"name", "x"},
                        {"type", "linear"},
                        {"range", "width"},
-                       {"domain", {first, last}},
+                       {"domain", {edges.front(), edges.back()}},
                        {"zero", false}},
                       {{"name", "y"},
                        {"type", "linear"},
@@ -330,8 +357,8 @@ std::string heat_map_spec(const HeatMap& map) {
                         {"labelOverlap", "greedy"},
                         {"labelSeparation", 8}}};
     const std::string place =
-        map.by_head ? "{title: 'head ' + datum.x, layer: datum.r"
-                    : "{title: 'step ' + format(datum.x, ',d'), layer: floor(datum.r / " + heads +
+        map.by_head ? "{title: 'head ' + datum.t, layer: datum.r"
+                    : "{title: 'step ' + format(datum.t, ',d'), layer: floor(datum.r / " + heads +
                           "), head: datum.r % " + heads;
     const std::string empty =
         "indexof(" + Json(map.empty_layers).dump() + ", floor(datum.r / " + heads + ")) >= 0";
@@ -434,6 +461,7 @@ HeatMap table_map(const std::vector<MetricRecord>& records,
             }
         }
         map.steps.push_back(tables[begin].first);
+        map.ends.push_back(tables[std::min(begin + length, tables.size()) - 1].first);
         map.columns.push_back(std::move(column));
     }
     return map;

@@ -18,11 +18,13 @@ struct Series {
     std::string name;
     std::string color;
     std::vector<Point> points;
-    // kMarked: a line whose every point is a dot that answers the mouse.
-    enum class Style { kLine, kPoints, kDashed, kMarked } style = Style::kLine;
+    // kMarked: a line whose every point is a dot that answers the mouse. kBroad and kBroadPoints: below all others and
+    // wider, so that one that lies on them hides nothing.
+    enum class Style { kLine, kPoints, kDashed, kMarked, kBroad, kBroadPoints };
+    Style style = Style::kLine;
 };
 
-// Where something was wrong on the way.
+// Where something was wrong on the way, from the step at which it was told.
 struct PlotMark {
     double from, to;  // steps
     std::string text;
@@ -47,6 +49,7 @@ struct HeatMap {
     std::int64_t layers = 0;
     std::int64_t heads = 0;
     std::vector<double> steps;                // first step of each column
+    std::vector<double> ends = {};            // and its last one; none where columns are heads
     std::vector<std::vector<float>> columns;  // [steps][layers * heads]
     std::string unit;
     std::string format;

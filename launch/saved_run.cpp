@@ -198,17 +198,45 @@ bool reads_bytes(const SavedRun& run) {
     return vocab_size > kBytes && vocab_size < kMostOfBytes && hugging_face_files(run).empty();
 }
 
-std::string printable(const std::string& text) {
+namespace {
+
+constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD
+
+struct Printable {
+    std::string text;
+    std::int64_t characters = 0, replaced = 0;
+};
+
+Printable make_printable(const std::string& text) {
     using Json = nlohmann::json;
     const std::string valid =
         Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
-    std::string out;
-    for (const char c : valid) {
-        const auto byte = static_cast<unsigned char>(c);
-        const bool control = (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7f;
-        out += control ? std::string("\xEF\xBF\xBD") : std::string(1, c);
+    Printable out;
+    for (std::size_t i = 0; i < valid.size();) {
+        const auto byte = static_cast<unsigned char>(valid[i]);
+        const std::size_t length = byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+        const std::string character = valid.substr(i, length);
+        i += length;
+        // Those above 0x7f, which terminals obey too, are 0xc2 and a byte below 0xa0.
+        const bool control = (byte < 0x20 && byte != '\n' && byte != '\t') || byte == 0x7f ||
+                             (byte == 0xc2 && static_cast<unsigned char>(character[1]) < 0xa0);
+        const bool replaced = control || character == kReplacement;
+        out.text += replaced ? kReplacement : character;
+        out.replaced += replaced ? 1 : 0;
+        ++out.characters;
     }
     return out;
+}
+
+}  // namespace
+
+std::string printable(const std::string& text) { return make_printable(text).text; }
+
+double unprintable_share(const std::string& text) {
+    const Printable made = make_printable(text);
+    return made.characters == 0
+               ? 0.0
+               : static_cast<double>(made.replaced) / static_cast<double>(made.characters);
 }
 
 std::string grouped(std::int64_t value) {

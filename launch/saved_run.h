@@ -52,6 +52,9 @@ bool reads_bytes(const SavedRun& run);
 // Text of unknown bytes made fit for a terminal or a page: invalid UTF-8 and control characters other
 // than newline and tab are replaced by U+FFFD.
 std::string printable(const std::string& text);
+// The share of its characters that printable replaces; 0 of an empty text.
+double unprintable_share(const std::string& text);
+inline constexpr double kMostUnprintable = 0.25;  // of what is still called text
 
 // "3,412,224".
 std::string grouped(std::int64_t value);

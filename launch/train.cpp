@@ -121,7 +121,7 @@ void print_outcome(const RunConfig& config,
                        " nats/byte of the same text\nunigram entropy  ",
                        format("%.4f", entropies.unigram), " nats/byte");
     }
-    if (!sample.empty()) text += concat("\n\nsample\n", printable(sample), "\n");
+    if (!sample.empty()) text += concat("\n\nsample\n", sample, "\n");
     log_info(text);
 }
 
@@ -141,7 +141,7 @@ void write_summary(const RunConfig& config,
                    const TrainResult& result,
                    const Dataset& data,
                    const Entropies& entropies,
-                   const std::string& sample,
+                   const std::string& sample,  // printable
                    const std::string& ended_by = "") {
     nlohmann::ordered_json summary;
     if (!ended_by.empty()) summary[kEndedBy] = ended_by;
@@ -155,7 +155,7 @@ void write_summary(const RunConfig& config,
     summary["validation_loss"] = result.validation_loss;
     summary["unigram_entropy"] = entropies.unigram;
     summary["bigram_entropy"] = entropies.bigram;
-    summary["sample"] = printable(sample);
+    summary["sample"] = sample;
     write_file_atomically(config.trainer.run_dir + "/summary.json", summary.dump(2) + "\n");
 }
 
@@ -264,8 +264,17 @@ int train_model(RunConfig& config,
         readable ? generate_text(model, tokenizer.get(), "", {.tokens = 300}) : "";
     if (!model.is_main_rank()) return 0;
     const Entropies entropies = entropies_of(data);
-    print_outcome(config, result, entropies, sample);
-    write_summary(config, grid, result, data, entropies, sample);
+    const double garbage = unprintable_share(sample);
+    const bool is_text = garbage <= kMostUnprintable;
+    const std::string shown = is_text ? printable(sample) : "";
+    print_outcome(config, result, entropies, shown);
+    if (!is_text) {
+        log_info(concat("sample      left out: ", format("%.0f", 100.0 * garbage),
+                        " % of it cannot be printed, as of a model that has learned little; "
+                        "evenkeel sample ",
+                        config.trainer.run_dir, " shows one"));
+    }
+    write_summary(config, grid, result, data, entropies, shown);
     write_run_report(config.trainer.run_dir);
     return 0;
 }

@@ -368,9 +368,13 @@ std::string newest_verified(const CheckpointStore& store,
         if (main) mine = i < order.size() ? static_cast<double>(order[i]) : none_left(store);
         const double step_or_none = readers.max_over_ranks(mine);
         const auto step = static_cast<std::int64_t>(step_or_none);
-        EVENKEEL_CHECK_CODE(step >= 0 || i == 0, ErrorCode::kIo, "checkpoint", store.directory(),
-                            ": none of its ", i,
-                            " checkpoints is as it was written; the warnings say what is wrong");
+        EVENKEEL_CHECK_CODE(
+            step >= 0 || i == 0, ErrorCode::kIo, "checkpoint", store.directory(), ": none of its ",
+            i,
+            " checkpoints is as it was written, the warnings say what is wrong: put "
+            "a sound copy in place, or take another directory for the run "
+            "(trainer.run_dir), or, if the change is yours, evenkeel inspect "
+            "CHECKPOINT --accept");
         if (step_or_none == kOnlyAside) only_aside(store, main);
         if (step < 0) return "";
         const std::string path = store.path(step);

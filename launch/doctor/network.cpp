@@ -95,6 +95,54 @@ std::vector<int> ranks_without(const Survey& survey, const char* list) {
     return without;
 }
 
+// "10.0.0.0/24".
+std::string network_of(const Interface& interface) {
+    const int bits = std::clamp(interface.prefix, 0, 32);
+    const std::uint32_t mask = bits == 0 ? 0 : ~std::uint32_t{0} << (32 - bits);
+    const std::uint32_t at = interface.address & mask;
+    return concat(at >> 24, ".", (at >> 16) & 255, ".", (at >> 8) & 255, ".", at & 255, "/", bits);
+}
+
+// The networks that every host has, without those inside a host.
+std::vector<std::string> shared_networks(const Survey& survey) {
+    std::vector<std::string> shared;
+    for (const Interface& candidate : survey.ranks[0].interfaces) {
+        const std::string network = network_of(candidate);
+        const auto has = [&](const RankFacts& rank) {
+            return std::any_of(
+                rank.interfaces.begin(), rank.interfaces.end(), [&](const Interface& interface) {
+                    return network_of(interface) == network && !is_virtual(interface.name);
+                });
+        };
+        const bool is_new = std::find(shared.begin(), shared.end(), network) == shared.end();
+        if (is_new && std::all_of(survey.ranks.begin(), survey.ranks.end(), has)) {
+            shared.push_back(network);
+        }
+    }
+    return shared;
+}
+
+// How to name a network, one that is there if all hosts have one.
+std::string how_to_name_network(const Survey& survey, const RankFacts& without) {
+    const std::vector<std::string> shared = shared_networks(survey);
+    if (!shared.empty()) {
+        const std::string& one = shared[0];
+        return concat("name a network that all hosts have, ", joined(shared, " or "),
+                      ": NETWORK=", one,
+                      " before launch/mpirun.sh, or mpirun --mca btl_tcp_if_include ", one,
+                      " --mca oob_tcp_if_include ", one);
+    }
+    std::vector<std::string> there;
+    for (const Interface& interface : without.interfaces) {
+        there.push_back(concat(network_of(interface), " (", interface.name, ")"));
+    }
+    return concat("no network is on every host; ", without.host, " has ",
+                  there.empty() ? "none but lo" : joined(there),
+                  ". Name one that reaches them all in CIDR form: NETWORK=.. before "
+                  "launch/mpirun.sh, or mpirun --mca btl_tcp_if_include .. --mca "
+                  "oob_tcp_if_include ..");
+}
+
 Check check_mpi_traffic(const Survey& survey) {
     Check check{kGroup, "MPI traffic", Verdict::kOk, "", ""};
     const RankFacts& first = survey.ranks[0];
@@ -105,8 +153,7 @@ Check check_mpi_traffic(const Survey& survey) {
         check.verdict = Verdict::kWrong;
         check.fact =
             concat(list, "=", setting_of(rank, list), " names no interface of ", rank.host);
-        check.remedy = concat("give the network that all hosts share as CIDR: --mca ", list,
-                              " 10.0.0.0/24; `ip -br address` lists what a host has");
+        check.remedy = how_to_name_network(survey, rank);
         return check;
     }
     if (hosts_of(survey).size() == 1) {
@@ -131,17 +178,14 @@ Check check_mpi_traffic(const Survey& survey) {
     const std::string list = setting_of(first, "btl_tcp_if_include");
     const bool chosen = !list.empty() || !setting_of(first, "btl_tcp_if_exclude").empty();
     if (!list.empty()) check.fact += concat(" (btl_tcp_if_include=", list, ")");
-    constexpr const char* kName =
-        "name the network that the hosts share: --mca btl_tcp_if_include 10.0.0.0/24 --mca "
-        "oob_tcp_if_include 10.0.0.0/24";
     if (!wrong.empty()) {
         check.verdict = Verdict::kWarning;
         check.fact += concat("; ", wrong[0], " is made by container or virtual-machine software");
-        check.remedy = kName;
+        check.remedy = how_to_name_network(survey, first);
     } else if (!tempting.empty() && !chosen) {
         check.verdict = Verdict::kWarning;
         check.fact += concat("; ", tempting[0], " could be taken instead");
-        check.remedy = kName;
+        check.remedy = how_to_name_network(survey, first);
     }
     return check;
 }

@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "framework/device.h"
 #include "framework/json.h"
@@ -324,6 +325,11 @@ TEST(CliTest, InspectShowsTheManifestAndVerifies) {
     const Outcome shown = run_evenkeel("inspect " + tiny.run);
     EXPECT_EQ(shown.status, 0) << shown.output;
     EXPECT_NE(shown.output.find("xxh64"), std::string::npos) << shown.output;
+    // The model's settings once, in lines that fit a screen.
+    EXPECT_EQ(count_of("num_layers=", shown.output), 1) << shown.output;
+    EXPECT_EQ(count_of("metadata   model = as above\n", shown.output), 1) << shown.output;
+    std::istringstream lines(shown.output);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 200u) << line;
     const Outcome verified = run_evenkeel("inspect " + checkpoint + " --verify");
     EXPECT_EQ(verified.status, 0) << verified.output;
     EXPECT_NE(verified.output.find("every file is as the manifest says"), std::string::npos)

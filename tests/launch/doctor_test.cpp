@@ -195,11 +195,20 @@ TEST_F(DoctorTest, NetworksThatAreNotSharedAreNoticed) {
     expect("network", "MPI traffic", Verdict::kOk, "over eth0 (btl_tcp_if_include=10.0.0.0/24)");
     rank(2).mca["btl_tcp_if_include"] = "10.1.0.0/16,eth1";
     expect("network", "MPI traffic", Verdict::kWrong,
-           "btl_tcp_if_include=10.1.0.0/16,eth1 names no interface of n1", "CIDR");
+           "btl_tcp_if_include=10.1.0.0/16,eth1 names no interface of n1",
+           "name a network that all hosts have, 10.0.0.0/24: NETWORK=10.0.0.0/24 before "
+           "launch/mpirun.sh, or mpirun --mca btl_tcp_if_include 10.0.0.0/24");
+    for (int r = 2; r < 4; ++r) rank(r).interfaces = {{"ens3", 0xc0a80105u, 25}};
+    expect("network", "MPI traffic", Verdict::kWrong, "names no interface of n1",
+           "no network is on every host; n1 has 192.168.1.0/25 (ens3). Name one");
+    for (int r = 2; r < 4; ++r) rank(r).interfaces = {};
+    expect("network", "MPI traffic", Verdict::kWrong, "names no interface of n1",
+           "n1 has none but lo.");
+    for (int r = 2; r < 4; ++r) rank(r).interfaces = {{"eth0", 0x0a000002u, 24}};
     for (int r = 0; r < 4; ++r) rank(r).mca.erase("btl_tcp_if_include");
     rank(3).interfaces.push_back({"docker0", 0xac110001u, 16});
     expect("network", "MPI traffic", Verdict::kWarning, "docker0 on n1 could be taken instead",
-           "--mca btl_tcp_if_include");
+           "--mca btl_tcp_if_include 10.0.0.0/24");
     rank(3).used = {"docker0"};
     expect("network", "MPI traffic", Verdict::kWarning,
            "ranks 0-2: over eth0; rank 3: over docker0; docker0 on n1 is made by");

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <limits>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
+#include "launch/report_comparison.h"
 #include "launch/report_heads.h"
 #include "launch/report_plots.h"
 #include "tests/launch/command_line.h"
@@ -112,6 +114,110 @@ TEST(ReportTest, HeatMapKeepsTheExtremeOfABin) {
     EXPECT_EQ(table_map(records, "x", true, 2).columns[1], (std::vector<float>{5, -9}));
 }
 
+TEST(ReportTest, AHeatMapEndsWithTheLastStep) {
+    std::vector<MetricRecord> records(3);
+    for (int i = 0; i < 3; ++i) {
+        records[i].step = 10 * (i + 1);
+        records[i].tables = {{"x", 1, 1, {1.0f}}};
+    }
+    const auto domain = [](const HeatMap& map) {
+        return nlohmann::json::parse(heat_map_spec(map)).at("scales").at(0).at("domain");
+    };
+    EXPECT_EQ(domain(table_map(records, "x", false)), (nlohmann::json{10.0, 30.0}));
+    const auto cells =
+        nlohmann::json::parse(heat_map_spec(table_map(records, "x", false))).at("data").at(0);
+    EXPECT_EQ(cells.at("values").at(1).at("x"), 15.0);
+    EXPECT_EQ(cells.at("values").at(1).at("e"), 25.0);
+    EXPECT_EQ(cells.at("values").at(1).at("t"), 20.0);
+    EXPECT_EQ(domain(table_map(records, "x", false, 2)), (nlohmann::json{10.0, 30.0})) << "bins";
+    records.resize(1);
+    EXPECT_EQ(domain(table_map(records, "x", false)), (nlohmann::json{9.5, 10.5}));
+}
+
+// The first spec's horizontal axis.
+nlohmann::json axis_of(const std::string& spec) {
+    return nlohmann::json::parse(spec).at("axes").at(0);
+}
+
+TEST(ReportTest, TicksStandAtWholeSteps) {
+    LinePlot plot;
+    plot.series = {{"loss", "#000000", {{1, 2}, {2, 1}, {3, 1}}}};
+    EXPECT_EQ(axis_of(line_plot_spec(plot)).at("tickMinStep"), 1);
+    plot.x_title = "learning rate";
+    EXPECT_FALSE(axis_of(line_plot_spec(plot)).contains("tickMinStep"));
+}
+
+TEST(ReportTest, BroadSeriesLieBelowTheOthers) {
+    LinePlot plot;
+    plot.series = {{"it's", "#000001", {{1, 2}, {2, 1}}},
+                   {"other", "#000002", {{1, 2}, {2, 1}}, Series::Style::kBroad},
+                   {"other's", "#000003", {{2, 1}}, Series::Style::kBroadPoints}};
+    const auto marks = nlohmann::json::parse(line_plot_spec(plot)).at("marks");
+    const auto data = [&](std::size_t i) { return marks.at(i).at("from").at("data"); };
+    EXPECT_EQ(data(0), "series1");
+    EXPECT_EQ(data(1), "series2");
+    EXPECT_EQ(data(2), "series0");
+    EXPECT_NE(marks.dump().find(R"(\"it's\": format)"), std::string::npos)
+        << "a name with an apostrophe";
+}
+
+class DifferencesTest : public ::testing::Test {
+  protected:
+    RunDifferences found() const {
+        return differences("runs/a", a_, summary_a_, "runs/b", b_, summary_b_);
+    }
+    RunConfig a_, b_;
+    nlohmann::ordered_json summary_a_, summary_b_;
+};
+
+TEST_F(DifferencesTest, SettingsAreNamedWithBothValues) {
+    a_.trainer.run_dir = "runs/a";
+    b_.trainer.resume = true;
+    EXPECT_TRUE(found().settings.empty()) << "of no consequence";
+    EXPECT_EQ(text_of(found(), "runs/a", "runs/b"), "settings: the same\n");
+    b_.trainer.batch_size = 4 * a_.trainer.batch_size;
+    const RunDifferences one = found();
+    ASSERT_EQ(one.settings.size(), 1u);
+    EXPECT_EQ(one.settings[0].path, "trainer.batch_size");
+    EXPECT_EQ(one.data, "");
+    EXPECT_EQ(text_of(one, "runs/a", "runs/b"),
+              concat("settings that differ, runs/a and runs/b:\n  trainer.batch_size  ",
+                     a_.trainer.batch_size, "  ", b_.trainer.batch_size, "\n"));
+    EXPECT_EQ(table_of(one, "runs/a", "runs/b").rows.size(), 1u);
+    EXPECT_EQ(to_json(one).at("settings_that_differ").size(), 1u);
+}
+
+TEST_F(DifferencesTest, OtherDataIsToldUnlessItIsTheSameTextElsewhere) {
+    a_.data.path = "a.txt";
+    b_.data.path = "b.txt";
+    EXPECT_NE(found().data, "");
+    EXPECT_EQ(to_json(found()).at("same_data"), false);
+    summary_a_ = {{"train_bytes", 90},
+                  {"validation_bytes", 10},
+                  {"unigram_entropy", 3.25},
+                  {"bigram_entropy", 2.5}};
+    summary_b_ = summary_a_;
+    EXPECT_EQ(found().data, "") << "moved";
+    b_.data.path = "a.txt";
+    summary_b_["train_bytes"] = 91;
+    EXPECT_NE(found().data.find("although it has one name"), std::string::npos) << found().data;
+}
+
+TEST_F(DifferencesTest, LossesOfOtherUnitsAreRefused) {
+    a_.data.path = "a.txt";
+    b_.data.path = "b.bin";
+    try {
+        found();
+        FAIL() << "no error";
+    } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ErrorCode::kConfig);
+        EXPECT_NE(std::string(error.what())
+                      .find("losses of runs/a are nats per byte, those of runs/b nats per token"),
+                  std::string::npos)
+            << error.what();
+    }
+}
+
 TEST(ReportTest, MissingRunIsNamed) {
     if (find_vega().empty()) GTEST_SKIP() << kVegaMissing;
     try {
@@ -208,6 +314,29 @@ TEST_F(ReportPageTest, DrawsEveryPlotInABrowserOfAnyWidth) {
     }
 }
 
+TEST_F(ReportPageTest, SaysWhatEndedARun) {
+    const auto end = [&](const char* by) {
+        auto summary = nlohmann::json::parse(read_file(run_ + "/summary.json"));
+        summary["ended_by"] = by;
+        write_file_atomically(run_ + "/summary.json", summary.dump());
+        return read_file(write_report({run_, "", ""}));
+    };
+    EXPECT_NE(end("SIGTERM").find(" · ended by SIGTERM</div>"), std::string::npos);
+    const std::string page = end("[train] step 8: alarm max_logit: it is high");
+    const std::size_t at = page.find("The run was ended: step 8: alarm max_logit: it is high<");
+    ASSERT_NE(at, std::string::npos);
+    EXPECT_LT(at, page.find("step 5: alarm"));
+}
+
+TEST_F(ReportPageTest, NamesWhatComparedRunsDifferIn) {
+    const std::string other = directory_.file("other");
+    write_run(other, 4);
+    write_file_atomically(other + "/config.json", R"({"trainer": {"seq_len": 512}})");
+    const std::string page = read_file(write_report({run_, other, ""}));
+    EXPECT_NE(page.find("<tr><td>trainer.seq_len</td>"), std::string::npos);
+    EXPECT_NE(page.find("validation, " + other), std::string::npos);
+}
+
 TEST_F(ReportPageTest, TellsOfAlarmsAboveAllElse) {
     const std::string page = read_file(write_report({run_, "", ""}));
     const std::size_t over =
@@ -226,7 +355,9 @@ TEST(ReportHeadsTest, AlarmsLastUntilTheyAreOver) {
     records[1].alarms[0].raised = false;
     const auto of_x = alarm_marks(records, {"x"});
     ASSERT_EQ(of_x.size(), 1u);
-    EXPECT_EQ(of_x[0].from, 4.0) << "where it was first out of bounds";
+    EXPECT_EQ(of_x[0].from, 10.0) << "where it was raised, as the list says";
+    EXPECT_TRUE(of_x[0].text.starts_with("step 10: ")) << of_x[0].text;
+    EXPECT_TRUE(alarm_notices(records)[0].text.starts_with("step 10: "));
     EXPECT_EQ(of_x[0].to, 20.0);
     const auto all = alarm_marks(records);
     ASSERT_EQ(all.size(), 2u);

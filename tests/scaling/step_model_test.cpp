@@ -47,7 +47,7 @@ Hardware round_hardware() {
     h.collective_latency_microseconds = 5.0;
     return h;
 }
-constexpr Shares kWhole = {1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0};
+constexpr Shares kWhole = {1.0, 1.0, 1.0, 1.0, 0.0, 0.0};
 
 TEST(LayerCostTest, OperationsAreTheModelsOwnCount) {
     for (const std::int64_t kv_heads : {8, 2}) {

@@ -142,7 +142,7 @@ std::optional<scaling::StepTime> model_of(const RunPlan& plan,
             return std::nullopt;
         }
         // Rates and network are what was reached; nothing runs beside computing.
-        shares = {1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0};
+        shares = {1.0, 1.0, 1.0, 1.0, 0.0, 0.0};
         step.software.overlap_gradients = false;
         step.software.logarithmic = false;
         hardware = hardware_of(*m.rates, (result.ranks + m.nodes - 1) / m.nodes);

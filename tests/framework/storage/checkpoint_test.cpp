@@ -253,7 +253,10 @@ TEST_F(CheckpointTest, NoneIsSetAsideWhereNoneIsGood) {
     }
     for (int start = 0; start < 2; ++start) {
         EXPECT_FAULT(message_of([&] { newest_verified(store(), {}, true); }),
-                     "none of its 2 checkpoints is as it was written");
+                     "none of its 2 checkpoints is as it was written, the warnings say what is "
+                     "wrong: put a sound copy in place, or take another directory for the run "
+                     "(trainer.run_dir), or, if the change is yours, evenkeel inspect CHECKPOINT "
+                     "--accept");
         EXPECT_EQ(entries(), (std::vector<std::string>{"step_00000010", "step_00000020"}));
     }
     store().set_aside(10);
