@@ -1,5 +1,6 @@
 #include "attention/cuda/flash_attention_backward.cuh"
 #include "attention/cuda/flash_attention_forward.cuh"
+#include "attention/cuda/flash_attention_fp32.cuh"
 #include "tests/kernel_resources/dynamic_shared.h"
 
 namespace kernel_resources {
@@ -14,6 +15,8 @@ void add(std::vector<DynamicShared>& all) {
     all.push_back({"backward keys", D, KeysTiles<D, false>::kShared});
     all.push_back({"capped backward keys", D, KeysTiles<D, true>::kShared});
     all.push_back({"backward queries", D, QueriesTiles<D>::kShared});
+    all.push_back({"fp32 forward", D, fp32::forward_shared_bytes({D})});
+    all.push_back({"fp32 backward", D, fp32::backward_shared_bytes({D})});
 }
 
 }  // namespace

@@ -79,6 +79,51 @@ INSTANTIATE_TEST_SUITE_P(, RanksOnGpus, ::testing::Values(2, 1), [](const auto& 
     return info.param == 2 ? "TensorParallel" : "DataParallel";
 });
 
+// What two ranks train in fp32 is what CPUs train, is evaluated on GPUs, gets a norm, and goes on with it on GPUs.
+TEST(RanksOnGpusInFp32, TrainEvaluateAndGoOnWithARetrofit) {
+    const TinyRun tiny;
+    const std::string settings = concat(
+        kModel, "--set model.type=fp32 --set model.method=plain --set trainer.stop_at_step=2 ",
+        "--set trainer.batch_size=2 --set trainer.micro_batch_size=1 ",
+        "--set parallel.tensor_parallel=2 ");
+    const auto run = [](const std::string& arguments) {
+        const Outcome outcome = run_ranks(2, 2, arguments);
+        EXPECT_EQ(outcome.status, 0) << outcome.output;
+        return outcome.output;
+    };
+    const std::string cpu = tiny.directory.file("cpu"), gpu = tiny.directory.file("gpu");
+    run(tiny.train(settings + "--set trainer.run_dir=" + cpu));
+    run(tiny.train(settings + "--set device=cuda --set trainer.run_dir=" + gpu));
+    const auto want = read_metrics(cpu + "/metrics.jsonl"),
+               got = read_metrics(gpu + "/metrics.jsonl");
+    ASSERT_EQ(want.size(), 2u);
+    ASSERT_EQ(got.size(), 2u);
+    for (std::size_t i = 0; i < want.size(); ++i) {
+        const double loss = scalar(want[i], "loss");
+        EXPECT_NEAR(scalar(got[i], "loss"), loss, (i == 0 ? 1e-6 : 1e-4) * loss) << i + 1;
+    }
+
+    const auto evaluated = [&](const std::string& device) {
+        const std::string words = run("eval " + gpu + " --set device=" + device);
+        const std::size_t at = words.find("validation loss  ");
+        EXPECT_NE(at, std::string::npos) << words;
+        return at == std::string::npos ? 0.0 : std::stod(words.substr(at + 17));
+    };
+    const double on_cpus = evaluated("cpu");
+    EXPECT_GT(on_cpus, 1.0);
+    EXPECT_NEAR(evaluated("cuda"), on_cpus, 1.5e-4) << "printed with four digits";
+
+    const std::string normed = tiny.directory.file("normed");
+    run("retrofit --tokens 64 --anneal 2 --model " + gpu + " --out " + normed);
+    const std::string output = run("train --config " + normed +
+                                   "/config.json --set trainer.steps=3 "
+                                   "--set trainer.stop_at_step=1");
+    EXPECT_NE(output.find("(tensor parallel 2 x data parallel 1), 1 thread(s) each, cuda"),
+              std::string::npos)
+        << output;
+    EXPECT_NE(output.find("step 1/3  loss "), std::string::npos) << output;
+}
+
 TEST(RanksOnOneGpu, AreToldToStageOrTakeFewer) {
     const TinyRun tiny;
     const std::string settings =

@@ -13,9 +13,7 @@
 namespace evenkeel {
 namespace {
 
-using testing::expect_follows;
 using testing::random_batch;
-using testing::small_gpu_model;
 using testing::train_steps;
 using testing::TrainingCurve;
 
@@ -26,22 +24,33 @@ struct Grid {
     explicit Grid(Device device) : grid(*world, ParallelConfig{}, device) {}
 };
 
-class LanguageModelCudaTest : public ::testing::TestWithParam<Device> {
+class LanguageModelCudaTest : public ::testing::TestWithParam<std::tuple<Device, ComputeType>> {
   protected:
+    static bool fp32() { return std::get<1>(GetParam()) == ComputeType::kFp32; }
+    static ModelConfig small_model() {
+        ModelConfig config = testing::small_gpu_model();
+        config.type = std::get<1>(GetParam());
+        return config;
+    }
     Stream stream_;
     StreamScope scope_{stream_};
     Grid cpu_{Device::kCpu}, gpu_{Device::kCuda};
 
     // Losses, gradient norms and head tables of a few steps; of the default model of more.
     void expect_trains_as_cpu(ModelConfig config, bool is_default) {
-        const int steps = is_default ? 5 : 2;
+        const int steps = is_default && !fp32() ? 5 : 2;
         LanguageModel gpu(gpu_.grid, config, 1), cpu(cpu_.grid, config, 1);
-        config.type = ComputeType::kFp32;
-        LanguageModel exact(cpu_.grid, config, 1);
-        const TrainingCurve got = train_steps(gpu, 0, steps), rounded = train_steps(cpu, 0, steps),
-                            want = train_steps(exact, 0, steps);
-        expect_follows(got, want, rounded);
-        EXPECT_LT(got.losses.back(), got.losses.front());
+        const TrainingCurve got = train_steps(gpu, 0, steps),
+                            on_cpu_too = train_steps(cpu, 0, steps);
+        if (fp32()) {
+            testing::expect_follows_in_fp32(got, on_cpu_too);
+        } else {
+            config.type = ComputeType::kFp32;
+            LanguageModel exact(cpu_.grid, config, 1);
+            testing::expect_follows(got, train_steps(exact, 0, steps), on_cpu_too);
+            EXPECT_LT(got.losses.back(), got.losses.front());
+        }
+        const double tolerance = fp32() ? 1e-3 : 0.02;
         const auto on_gpu = gpu.head_metrics(), on_cpu = cpu.head_metrics();
         ASSERT_EQ(on_gpu.size(), on_cpu.size());
         for (std::size_t table = 0; table < on_gpu.size(); ++table) {
@@ -55,7 +64,7 @@ class LanguageModelCudaTest : public ::testing::TestWithParam<Device> {
                                      std::isfinite(on_cpu[table].values[i]);
                 if (!on_both) continue;
                 EXPECT_NEAR(on_gpu[table].values[i], on_cpu[table].values[i],
-                            0.02 * std::abs(on_cpu[table].values[i]) + 0.02)
+                            tolerance * std::abs(on_cpu[table].values[i]) + tolerance)
                     << on_gpu[table].name << " " << i;
             }
         }
@@ -65,7 +74,7 @@ class LanguageModelCudaTest : public ::testing::TestWithParam<Device> {
 TEST_P(LanguageModelCudaTest, TrainsAsTheCpuDoes) {
     for (const char* variant : {"default", "gelu, tied", "no norm", "shared gains, window"}) {
         SCOPED_TRACE(variant);
-        ModelConfig config = small_gpu_model();
+        ModelConfig config = small_model();
         const std::string name = variant;
         if (name == "gelu, tied") {
             config.activation = Activation::kGelu;
@@ -83,7 +92,7 @@ TEST_P(LanguageModelCudaTest, TrainsAsTheCpuDoes) {
 TEST_P(LanguageModelCudaTest, TrainsEveryKindOfBlockAsTheCpuDoes) {
     for (const testing::FamilyTraits& family : testing::kFamilyTraits) {
         SCOPED_TRACE(family.name);
-        ModelConfig config = small_gpu_model();
+        ModelConfig config = small_model();
         config.feed_forward_width = 32;
         family.apply(config);
         if (config.architecture == Architecture::kPreNorm) continue;
@@ -92,8 +101,7 @@ TEST_P(LanguageModelCudaTest, TrainsEveryKindOfBlockAsTheCpuDoes) {
 }
 
 TEST_P(LanguageModelCudaTest, ReplayedStepsGiveTheSameBits) {
-    LanguageModel recorded(gpu_.grid, small_gpu_model(), 1),
-        direct(gpu_.grid, small_gpu_model(), 1);
+    LanguageModel recorded(gpu_.grid, small_model(), 1), direct(gpu_.grid, small_model(), 1);
     direct.set_graphs(false);
     const TrainingCurve got = train_steps(recorded, 0, 6), want = train_steps(direct, 0, 6);
     EXPECT_EQ(got.losses, want.losses);
@@ -112,12 +120,12 @@ TEST_P(LanguageModelCudaTest, ReplayedStepsGiveTheSameBits) {
 
 TEST_P(LanguageModelCudaTest, CheckpointsCrossDevicesBitForBit) {
     const testing::TemporaryDirectory from_gpu, from_cpu;
-    LanguageModel gpu(gpu_.grid, small_gpu_model(), 1), cpu(cpu_.grid, small_gpu_model(), 2);
+    LanguageModel gpu(gpu_.grid, small_model(), 1), cpu(cpu_.grid, small_model(), 2);
     train_steps(gpu, 0, 2);
     gpu.save_state(from_gpu.path());
     cpu.load_state(from_gpu.path());
     cpu.save_state(from_cpu.path());
-    LanguageModel again(gpu_.grid, small_gpu_model(), 3);
+    LanguageModel again(gpu_.grid, small_model(), 3);
     again.load_state(from_cpu.path());
     for (std::size_t i = 0; i < gpu.parameters().size(); ++i) {
         for (Tensor Parameter::*part :
@@ -134,23 +142,25 @@ TEST_P(LanguageModelCudaTest, CheckpointsCrossDevicesBitForBit) {
 }
 
 TEST_P(LanguageModelCudaTest, DecodesWhatItPredictsAtOnce) {
-    ModelConfig config = small_gpu_model();
+    ModelConfig config = small_model();
     config.vocab_size = 256;
     LanguageModel model(gpu_.grid, config, 1);
     const Batch batch = random_batch(1, 12, 256, 4);
     const Tensor logits = model.local_logits(batch.tokens).to(Device::kCpu).to(DType::kFloat32);
+    const double tolerance = fp32() ? 1e-4 : 0.02;
     auto state = model.start_decoding(1, 12);
     model.decode(*state, batch.tokens.slice(1, 0, 7).contiguous());
     for (std::int64_t t = 7; t < 12; ++t) {
         const Tensor got = model.decode(*state, batch.tokens.slice(1, t, t + 1).contiguous());
-        EXPECT_TRUE(testing::near(got, testing::to_doubles(logits.slice(1, t, t + 1)), 0.02, 0.02))
+        EXPECT_TRUE(testing::near(got, testing::to_doubles(logits.slice(1, t, t + 1)), tolerance,
+                                  tolerance))
             << "position " << t;
     }
     EXPECT_EQ(generate(model, "keel", {.tokens = 8, .temperature = 0.0}).size(), 12u);
 }
 
 TEST_P(LanguageModelCudaTest, NamesWhatIsNotFinite) {
-    LanguageModel model(gpu_.grid, small_gpu_model(), 1);
+    LanguageModel model(gpu_.grid, small_model(), 1);
     const Parameter& weight = testing::find(model, "layers.1.attention.wk");
     weight.value.slice(0, 3, 4).fill(INFINITY);
     EXPECT_EQ(model.locate_non_finite({random_batch(2, 16, 32, 1)}),
@@ -168,7 +178,7 @@ TEST_P(LanguageModelCudaTest, NamesWhatIsNotFinite) {
 
 TEST_P(LanguageModelCudaTest, RefusesWhatGpusDoNotTake) {
     const auto refusal = [&](auto&& change) {
-        ModelConfig config = small_gpu_model();
+        ModelConfig config = small_model();
         change(config);
         try {
             LanguageModel model(gpu_.grid, config, 1);
@@ -181,7 +191,7 @@ TEST_P(LanguageModelCudaTest, RefusesWhatGpusDoNotTake) {
                   c.attention.head_dim = 32;
               }).find("model.attention.head_dim: got 32, want one of 64, 96, 128, 256"),
               std::string::npos);
-    LanguageModel model(gpu_.grid, small_gpu_model(), 1);
+    LanguageModel model(gpu_.grid, small_model(), 1);
     Batch batch = random_batch(1, 8, 32, 1);
     batch.tokens.data<std::int32_t>()[5] = 32;
     EXPECT_THROW(testing::forward_backward(model, batch), Error);
@@ -189,8 +199,14 @@ TEST_P(LanguageModelCudaTest, RefusesWhatGpusDoNotTake) {
 
 INSTANTIATE_TEST_SUITE_P(,
                          LanguageModelCudaTest,
-                         ::testing::ValuesIn(testing::test_gpus()),
-                         testing::device_name);
+                         ::testing::Combine(::testing::ValuesIn(testing::test_gpus()),
+                                            ::testing::Values(ComputeType::kBf16,
+                                                              ComputeType::kFp32)),
+                         [](const auto& test) {
+                             const bool fp32 = std::get<1>(test.param) == ComputeType::kFp32;
+                             return std::string(name_of(std::get<0>(test.param))) +
+                                    (fp32 ? "_fp32" : "_bf16");
+                         });
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(LanguageModelCudaTest);
 
 }  // namespace

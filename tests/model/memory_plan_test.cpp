@@ -165,20 +165,22 @@ INSTANTIATE_TEST_SUITE_P(,
                                                               Recompute::kAttention,
                                                               Recompute::kFull)));
 
-class MemoryPlanOnGpuTest : public ::testing::TestWithParam<Device> {};
+class MemoryPlanOnGpuTest : public ::testing::TestWithParam<std::tuple<Device, ComputeType>> {};
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(MemoryPlanOnGpuTest);
 
 TEST_P(MemoryPlanOnGpuTest, PredictsThePeakOfTrainingWithinFivePercent) {
     const auto world = make_single_communicator();
-    const ProcessGrid grid(*world, {}, GetParam());
+    const auto [device, type] = GetParam();
+    const ProcessGrid grid(*world, {}, device);
     for (const Activation activation : {Activation::kSwiGlu, Activation::kGelu}) {
         ModelConfig config = testing::planned_gpu_model(activation);
+        config.type = type;
         if (activation == Activation::kGelu) {
             config.attention.sink = AttentionConfig::Sink::kLearned;
             config.attention.qkv_bias = config.feed_forward_bias = true;
             config.recompute = Recompute::kFull;
         }
-        const StepShape shape{.device = GetParam(),
+        const StepShape shape{.device = device,
                               .micro_batch_size = 2,
                               .seq_len = 64,
                               .packed = activation == Activation::kSwiGlu};
@@ -193,8 +195,14 @@ TEST_P(MemoryPlanOnGpuTest, PredictsThePeakOfTrainingWithinFivePercent) {
 
 INSTANTIATE_TEST_SUITE_P(,
                          MemoryPlanOnGpuTest,
-                         ::testing::ValuesIn(testing::test_gpus()),
-                         testing::device_name);
+                         ::testing::Combine(::testing::ValuesIn(testing::test_gpus()),
+                                            ::testing::Values(ComputeType::kBf16,
+                                                              ComputeType::kFp32)),
+                         [](const auto& test) {
+                             const bool fp32 = std::get<1>(test.param) == ComputeType::kFp32;
+                             return std::string(name_of(std::get<0>(test.param))) +
+                                    (fp32 ? "_fp32" : "_bf16");
+                         });
 
 TEST(MemoryPlan, CountsEveryParameterOnce) {
     const testing::SoloGrid solo;

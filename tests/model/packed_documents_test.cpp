@@ -22,8 +22,9 @@ struct Where {
 std::vector<Where> places() {
     std::vector<Where> all;
     for (const Device device : testing::test_devices()) {
-        if (device == Device::kCpu) all.push_back({device, ComputeType::kFp32});
-        all.push_back({device, ComputeType::kBf16});
+        for (const ComputeType type : {ComputeType::kFp32, ComputeType::kBf16}) {
+            all.push_back({device, type});
+        }
     }
     return all;
 }
