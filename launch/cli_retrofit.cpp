@@ -5,12 +5,15 @@ namespace evenkeel {
 void add_retrofit(CLI::App& program, RetrofitCommand& command, Choice& choice) {
     CLI::App& app = *program.add_subcommand(
         "retrofit", "Give a trained model QK-norm without losing what it has learned");
-    app.add_option("--model", command.model, "A run directory or one of its checkpoints")
-        ->required()
+    // Required, by the callback: the help would call both of the names so.
+    app.add_option("run,--model", command.model,
+                   "A run directory, one of its checkpoints or a Hugging Face folder: by its place "
+                   "or by the name")
         ->type_name("RUN");
     app.add_option("--data", command.data,
-                   "A text, whose held-out part is looked at, or a .safetensors file with a tensor "
-                   "tokens [N, T]; default: the text of the model's run")
+                   "A text or a .bin file of tokens, whose held-out part is looked at, or a "
+                   ".safetensors file with a tensor tokens [N, T]; default: the data of the "
+                   "model's run")
         ->type_name("PATH");
     app.add_option("--out", command.out, "A directory that is not there yet")
         ->required()
@@ -33,7 +36,7 @@ void add_retrofit(CLI::App& program, RetrofitCommand& command, Choice& choice) {
     app.add_flag("--json", command.json, "Print JSON");
     app.footer(
         "Examples:\n"
-        "  evenkeel retrofit --model runs/tiny --out runs/tiny_normed\n"
+        "  evenkeel retrofit runs/tiny --out runs/tiny_normed\n"
         "  evenkeel retrofit --model runs/tiny --out runs/tiny_normed --anneal 80 --bound 60\n"
         "  mpirun -np 2 --bind-to none evenkeel retrofit --model runs/quickstart --out runs/normed "
         "--gains "
@@ -48,7 +51,12 @@ void add_retrofit(CLI::App& program, RetrofitCommand& command, Choice& choice) {
         "retrofit.html;\nit appears when all of it is there. --set overrides settings of the run "
         "that "
         "follows.\ndocs/retrofit.md tells what the numbers mean.");
-    app.callback([&] { choice.run = [&](Communicator& world) { run_retrofit(command, world); }; });
+    app.callback([&] {
+        if (command.model.empty()) {
+            throw CLI::RequiredError("A run, a checkpoint or a Hugging Face folder");
+        }
+        choice.run = [&](Communicator& world) { run_retrofit(command, world); };
+    });
 }
 
 }  // namespace evenkeel

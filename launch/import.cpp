@@ -9,6 +9,7 @@
 #include "framework/storage/staged_directory.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
+#include "launch/untold.h"
 #include "model/hugging_face/folder.h"
 
 namespace evenkeel {
@@ -31,6 +32,18 @@ void write_weights(const hugging_face::Folder& folder, const std::string& direct
     writer.finish();
 }
 
+const char* type_name(ComputeType type) { return type == ComputeType::kBf16 ? "bf16" : "fp32"; }
+
+// "fp32, bf16": those that there are.
+std::string types_of(const hugging_face::Folder& folder) {
+    std::string text;
+    for (const std::string& name : folder.names()) {
+        const std::string type = name_of(folder.dtype(name));
+        if (text.find(type) == std::string::npos) text += (text.empty() ? "" : ", ") + type;
+    }
+    return text;
+}
+
 }  // namespace
 
 void run_import(const ImportCommand& command) {
@@ -41,6 +54,7 @@ void run_import(const ImportCommand& command) {
     RunConfig config;
     config.model = folder.config();
     config.trainer.seq_len = std::min(config.trainer.seq_len, config.model.max_seq_len);
+    config.schedule = schedule_of_import();
     // A run that continues from these weights has a directory of its own.
     const fs::path run = fs::absolute(command.out).lexically_normal();
     config.trainer.init_from = (run / "checkpoints" / "step_00000000").string();
@@ -62,6 +76,8 @@ void run_import(const ImportCommand& command) {
                                             {"parameters", parameters},
                                             {"tensors", folder.names().size()},
                                             {"left_out", folder.left_out()},
+                                            {"type", type_name(config.model.type)},
+                                            {"peak_lr", config.schedule.peak_lr},
                                             {"kept_files", kept}};
         std::cout << out.dump(2) << "\n";
         return;
@@ -75,7 +91,10 @@ void run_import(const ImportCommand& command) {
                   << "\n";
     }
     std::cout << "kept        " << kept.size() << (kept.size() == 1 ? " file" : " files")
-              << " for export\nrun         " << command.out << "\n";
+              << " for export\ncomputes    in " << type_name(config.model.type)
+              << " (model.type), from weights of " << types_of(folder) << "\ntrains      "
+              << course_of(config) << "\n            " << untold_rate(config) << "\nrun         "
+              << command.out << "\n";
 }
 
 }  // namespace evenkeel

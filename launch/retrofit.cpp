@@ -64,7 +64,8 @@ Plan plan_of(const RetrofitCommand& command) {
                 "--bound: got ", command.bound.value_or(0.0), ", want a positive number");
     check_usage(!command.bound || plan.fit.estimator != GainEstimator::kOnes, "--bound: got ",
                 command.bound.value_or(0.0),
-                " with --gains ones, which have the bound sqrt(head_dim) and no other");
+                " with --gains ones, which have the bound sqrt(head_dim) and no other; want ",
+                "--gains mean_rms, matched_std, kl_tied or kl_untied, or no --bound");
     plan.options.gain_bound = plan.fit.bound = command.bound.value_or(0.0);
     check_usage(command.tokens > 0 && command.tokens <= kMostTokens, "--tokens: got ",
                 command.tokens, ", want 1 to ", kMostTokens);
@@ -89,6 +90,14 @@ Plan plan_of(const RetrofitCommand& command) {
     check_usage(!fs::exists(fs::symlink_status(plan.out)), "--out: ", plan.out,
                 " is there already, want a new directory");
     return plan;
+}
+
+// What is wrong with the layers, by the name that the command line has for them.
+void refuse_layers(const std::string& layers, const Error& error) {
+    const std::string text = error.what(), key = "model.qk_norm_layers";
+    const std::size_t at = text.find(key);
+    if (layers.empty() || at == std::string::npos) return;
+    throw_error(ErrorCode::kConfig, kOp, "--layers" + text.substr(at + key.size()));
 }
 
 // A row sees T keys; under this bound none could get half of its attention from all others.
@@ -276,11 +285,12 @@ std::vector<GainFit> fit_layers(const ProcessGrid& grid,
         if (!normed) of_layer.estimator = GainEstimator::kMeanRms;
         if (!normed) of_layer.refine = false;
         // Pairs of channels that hardly matter to attention as it is may be given any gain by a fit. Where nobody
-        // has asked for one, it keeps the bound within reach of what it was.
-        if (of_layer.estimator == GainEstimator::kMeanRms && of_layer.refine &&
-            of_layer.bound == 0.0) {
-            of_layer.bound = kRefinedBound * bound_of_mean_rms(grid, calibration.layers[layer],
-                                                               calibration.layers[layer].config());
+        // has asked for one, it keeps the bound within reach of what it was, whatever --bound lets pass.
+        if (of_layer.estimator == GainEstimator::kMeanRms && of_layer.refine) {
+            const double most =
+                kRefinedBound * bound_of_mean_rms(grid, calibration.layers[layer],
+                                                  calibration.layers[layer].config());
+            of_layer.bound = of_layer.bound == 0.0 ? most : std::min(of_layer.bound, most);
         }
         fits.push_back(fit_gains(calibration.layers[layer], of_layer));
         log_progress(concat("gains: layer ", layer + 1, " of ", calibration.layers.size()),
@@ -325,13 +335,18 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
     const SavedRun run = open_saved_run(command.model, plan.overrides, readers_of(world));
     const RunConfig measured = measured_config(run, plan, world.size());
     const auto with_norm = [&](const ModelConfig& model, RetrofitOptions options) {
-        RunConfig config;
-        config.model = retrofitted_config(model, options);
-        for (const std::string& assignment : plan.norm_overrides) {
-            apply_override([&](ConfigVisitor& v) { config.visit_fields(v); }, assignment);
+        try {
+            RunConfig config;
+            config.model = retrofitted_config(model, options);
+            for (const std::string& assignment : plan.norm_overrides) {
+                apply_override([&](ConfigVisitor& v) { config.visit_fields(v); }, assignment);
+            }
+            config.model.validate(measured.parallel.tensor_parallel);
+            return config.model;
+        } catch (const Error& error) {
+            refuse_layers(command.layers, error);
+            throw;
         }
-        config.model.validate(measured.parallel.tensor_parallel);
-        return config.model;
     };
     const ModelConfig retrofitted = with_norm(measured.model, plan.options);
     RetrofitFindings findings;
@@ -364,11 +379,12 @@ void run_retrofit(const RetrofitCommand& command, Communicator& world) {
                            measured.trainer.seq_len, measured.model.max_seq_len, command.tokens);
     check_bound(plan, data.seq_len);
     RunConfig original = original_config(run, plan);
+    const ContinuationPlan to_come{run.checkpoint, plan.out, data.is_trainable ? command.data : "",
+                                   plan.overrides, world.size()};
     Continuation continuation =
-        continuation_of(original, with_norm(original.model, plan.options),
-                        {run.checkpoint, plan.out, data.is_trainable ? command.data : "",
-                         plan.overrides, world.size()});
+        continuation_of(original, with_norm(original.model, plan.options), to_come);
     check_continuation(continuation, findings);
+    add_course(continuation, to_come, findings);
 
     ParallelConfig parallel = measured.parallel;
     parallel.virtual_shards = shards_of(measured.model, parallel.tensor_parallel);

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "framework/storage/checkpoint.h"
+#include "framework/training/run_state.h"
 #include "launch/saved_run.h"
+#include "launch/untold.h"
 
 namespace evenkeel {
 namespace {
@@ -33,6 +36,26 @@ bool is_set(const ContinuationPlan& plan, const std::string& key) {
     return std::any_of(
         plan.overrides.begin(), plan.overrides.end(),
         [&](const std::string& assignment) { return assignment.starts_with(key + "="); });
+}
+
+// Where the control's training data begins, and that of the retrofitted model, in words.
+std::string position_of(const RunConfig& config, const ContinuationPlan& plan) {
+    const std::string file = plan.from + "/trainer.json";
+    const RunState saved = parse_run_state(read_file(file), file);
+    const bool names_data =
+        std::any_of(plan.overrides.begin(), plan.overrides.end(),
+                    [](const std::string& assignment) { return assignment.starts_with("data."); });
+    const char* why = "";
+    if (saved.seed != config.trainer.seed) {
+        why = "trainer.seed is not the run's";
+    } else if (saved.seq_len != config.trainer.seq_len) {
+        why = "trainer.seq_len is not the run's";
+    } else {
+        return concat("both go on in the data after the ", saved.sample,
+                      " sequences that the run was trained on",
+                      names_data ? ", if it is the run's own data" : "");
+    }
+    return concat("both begin with the first sequence of the data: ", why);
 }
 
 }  // namespace
@@ -90,6 +113,22 @@ void check_continuation(const Continuation& continuation, RetrofitFindings& find
                    format("%.3g", static_cast<double>(steps) / static_cast<double>(anneal)),
                    " at its end; want fewer steps of --anneal or a longer run"));
     }
+}
+
+void add_course(const Continuation& continuation,
+                const ContinuationPlan& plan,
+                RetrofitFindings& findings) {
+    const RunConfig& config = continuation.control;
+    const bool is_known = !is_trained_elsewhere(plan.from);
+    std::string course = "both train " + course_of(config);
+    if (!is_known && !is_set(plan, "schedule.peak_lr")) {
+        const std::string rate = untold_rate(config);
+        if (!rate.empty()) {
+            course += concat("; ", rate, ", with --set schedule.peak_lr=RATE for both");
+        }
+    }
+    findings.notes.push_back(course);
+    if (is_known) findings.notes.push_back(position_of(config, plan));
 }
 
 void add_commands(const RunConfig& retrofitted, const DataSeen& seen, RetrofitFindings& findings) {

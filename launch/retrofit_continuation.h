@@ -30,6 +30,11 @@ Continuation continuation_of(const RunConfig& original,
 // note where the run ends before the norm has come in.
 void check_continuation(const Continuation& continuation, RetrofitFindings& findings);
 
+// Notes on the steps and the learning rate of both, and on where in the data both begin.
+void add_course(const Continuation& continuation,
+                const ContinuationPlan& plan,
+                RetrofitFindings& findings);
+
 struct DataSeen {
     std::string path;         // of --data; "": the run's own was looked at
     bool reads_bytes = true;  // the model (saved_run.h)

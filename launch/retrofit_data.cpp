@@ -85,8 +85,9 @@ RetrofitData load_retrofit_data(const DataConfig& text,
                                 std::int64_t tokens) {
     RetrofitData data;
     EVENKEEL_CHECK_CODE(!text.path.empty(), ErrorCode::kConfig, kOp,
-                        "--data: got none, and the model's run names no text; want one, or a "
-                        ".safetensors file with a tensor `tokens` [N, T]");
+                        "--data: got none, and the model's run names no data; want a text (for a "
+                        "model of bytes), a .bin file of tokens, or a .safetensors file with a "
+                        "tensor `tokens` [N, T]");
     if (text.path.ends_with(".safetensors")) {
         data.is_trainable = false;
         const Tensor rows = read_token_file(text.path, vocab_size);

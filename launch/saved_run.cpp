@@ -7,6 +7,7 @@
 #include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/state_shard.h"
+#include "launch/untold.h"
 #include "model/hugging_face/folder.h"
 
 namespace evenkeel {
@@ -44,6 +45,7 @@ SavedRun open_folder(const std::string& path, const std::vector<std::string>& ov
     run.family = folder->family().name;
     run.config.model = folder->config();
     run.config.trainer.seq_len = std::min(run.config.trainer.seq_len, run.config.model.max_seq_len);
+    run.config.schedule = schedule_of_import();
     for (const std::string& assignment : overrides) {
         apply_override([&](ConfigVisitor& v) { run.config.visit_fields(v); }, assignment);
     }

@@ -21,6 +21,7 @@
 #include "launch/report.h"
 #include "launch/run_text.h"
 #include "launch/saved_run.h"
+#include "launch/untold.h"
 #include "model/usable_memory.h"
 #include "parallel/watchdog.h"
 
@@ -358,6 +359,25 @@ int run_train(const TrainCommand& command, Communicator& world) {
             log_warning(concat("model.method=", config.model.method, " replaces what ",
                                command.config, " sets: ", replaced,
                                "; give them by --set after it to keep them"));
+        }
+        const std::string undone = undone_by_method(command.config, command.overrides);
+        if (!undone.empty()) {
+            log_warning(concat("--set ", undone,
+                               " comes before --set model.method=", config.model.method,
+                               ", which sets it otherwise, and has no effect; give it after that"));
+        }
+        if (config.schedule.warmup_steps > config.trainer.steps) {
+            log_warning(concat("schedule.warmup_steps: got ", config.schedule.warmup_steps,
+                               ", more than trainer.steps (", config.trainer.steps,
+                               "): the run ends before the learning rate has reached "
+                               "schedule.peak_lr"));
+        }
+        const bool names_rate = std::any_of(
+            command.overrides.begin(), command.overrides.end(),
+            [](const std::string& text) { return text.starts_with("schedule.peak_lr="); });
+        if (!names_rate && is_trained_elsewhere(config.trainer.init_from)) {
+            const std::string rate = untold_rate(config);
+            if (!rate.empty()) log_warning(rate + ", with --set schedule.peak_lr=RATE");
         }
         if (!config.model.telemetry) {
             log_warning(

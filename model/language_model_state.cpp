@@ -1,4 +1,5 @@
 // Saving, loading and describing a language model.
+#include "framework/log.h"
 #include "framework/storage/state_shard.h"
 #include "framework/training/run_state.h"
 #include "model/hugging_face/folder.h"
@@ -24,6 +25,21 @@ ModelConfig described(const TensorSource& weights) {
     return config;
 }
 
+// Sets what `saved` has of the settings without parameters as `now` has it, and says what that changes.
+std::string take_settings(const AttentionConfig& now, AttentionConfig& saved) {
+    AttentionConfig taken = saved;
+    taken.softcap = now.softcap;
+    taken.qk_clip_threshold = now.qk_clip_threshold;
+    using Sink = AttentionConfig::Sink;
+    if (now.sink != Sink::kLearned && saved.sink != Sink::kLearned) taken.sink = now.sink;
+    const auto json = [](AttentionConfig config) {
+        return to_json([&](ConfigVisitor& v) { v.section("model.attention", config, ""); });
+    };
+    const std::string changes = json_changes(json(saved), json(taken));
+    saved = taken;
+    return changes;
+}
+
 // Whether its QK-norm was coming in, and is in now.
 bool is_annealed(const TensorSource& weights) {
     if (!weights.contains(kAnneal) || weights.model().empty()) return false;
@@ -35,24 +51,15 @@ bool is_annealed(const TensorSource& weights) {
     return state.data<float>()[0] >= static_cast<float>(steps);
 }
 
-// Weights whose QK-norm has come in, as those of the model that always had it.
-class AnnealedSource final : public TensorSource {
+// Weights under another description.
+class DescribedSource : public TensorSource {
   public:
-    explicit AnnealedSource(const TensorSource& weights) : weights_(weights) {
-        ModelConfig config = described(weights);
-        config.attention.qk_norm.anneal_steps = 0;
-        model_ = config_json(config);
-    }
+    DescribedSource(const TensorSource& weights, std::string model)
+        : weights_(weights), model_(std::move(model)) {}
     std::string origin() const override { return weights_.origin(); }
     std::string model() const override { return model_; }
-    std::vector<std::string> names() const override {
-        std::vector<std::string> names = weights_.names();
-        std::erase(names, kAnneal);
-        return names;
-    }
-    bool contains(const std::string& name) const override {
-        return name != kAnneal && weights_.contains(name);
-    }
+    std::vector<std::string> names() const override { return weights_.names(); }
+    bool contains(const std::string& name) const override { return weights_.contains(name); }
     Shape shape(const std::string& name) const override { return weights_.shape(name); }
     DType dtype(const std::string& name) const override { return weights_.dtype(name); }
     void read_slice(const std::string& name,
@@ -65,7 +72,43 @@ class AnnealedSource final : public TensorSource {
 
   private:
     const TensorSource& weights_;
+
+  protected:
     std::string model_;
+};
+
+// Weights whose QK-norm has come in, as those of the model that always had it.
+class AnnealedSource final : public DescribedSource {
+  public:
+    explicit AnnealedSource(const TensorSource& weights) : DescribedSource(weights, "") {
+        ModelConfig config = described(weights);
+        config.attention.qk_norm.anneal_steps = 0;
+        model_ = config_json(config);
+    }
+    std::vector<std::string> names() const override {
+        std::vector<std::string> names = DescribedSource::names();
+        std::erase(names, kAnneal);
+        return names;
+    }
+    bool contains(const std::string& name) const override {
+        return name != kAnneal && DescribedSource::contains(name);
+    }
+};
+
+// Weights as those of a model with the settings of `now` that have no parameters of their own.
+class TakenSource final : public DescribedSource {
+  public:
+    TakenSource(const TensorSource& weights, const AttentionConfig& now)
+        : DescribedSource(weights, weights.model()) {
+        if (model_.empty()) return;
+        ModelConfig config = described(weights);
+        changes_ = take_settings(now, config.attention);
+        model_ = config_json(config);
+    }
+    const std::string& changes() const { return changes_; }  // "KEY: A before, B now; .."
+
+  private:
+    std::string changes_;
 };
 
 }  // namespace
@@ -119,8 +162,11 @@ void LanguageModel::check_same_model(const TensorSource& weights) const {
     saved.attention.qk_norm.gain_bound = config_.attention.qk_norm.gain_bound;
     saved.attention.qk_norm.gain_pull = config_.attention.qk_norm.gain_pull;
     const std::string difference = json_difference(config_json(saved), config_json(config_));
+    const bool wants_norm = saved.attention.qk_norm.kind == QkNormKind::kNone &&
+                            config_.attention.qk_norm.kind != QkNormKind::kNone;
     EVENKEEL_CHECK_CODE(difference.empty(), ErrorCode::kConfig, "load", weights.origin(),
-                        " holds another model: ", difference);
+                        " holds another model: ", difference,
+                        wants_norm ? "; evenkeel retrofit gives a trained model QK-norm" : "");
 }
 
 void LanguageModel::load_state(const std::string& directory) {
@@ -131,7 +177,17 @@ void LanguageModel::load_state(const std::string& directory) {
 }
 
 bool LanguageModel::load_initial(const std::string& directory, bool with_moments) {
-    load_weights(directory);
+    if (hugging_face::is_folder(directory)) {
+        load_weights(directory);
+    } else {
+        const auto weights = open_state(directory, "model");
+        const TakenSource taken(*weights, config_.attention);
+        load_weights(taken);
+        if (!taken.changes().empty() && is_main_rank()) {
+            log_warning(concat("the model goes on otherwise than ", directory,
+                               " was trained: ", taken.changes(), "; its weights are the same"));
+        }
+    }
     return with_moments && load_moments(parameters_, directory);
 }
 

@@ -190,7 +190,8 @@ AlarmAction RunRecorder::record(const RunState& state,
     if (config_.skip_outliers_sigma > 0.0) {
         record.scalars.emplace_back("outliers", static_cast<double>(state.recent.outliers));
     }
-    if (!config_.skip_batches.empty()) {
+    // Not the step's own number.
+    if (!config_.skip_batches.empty() || state.sample != state.step * config_.batch_size) {
         record.scalars.emplace_back("batch",
                                     static_cast<double>(state.sample / config_.batch_size));
     }

@@ -1,6 +1,7 @@
 #include "framework/training/run_start.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "framework/log.h"
 #include "framework/training/rewind.h"
@@ -43,6 +44,17 @@ void resume_from(const std::string& checkpoint,
     if (model.is_main_rank()) log_info(concat("resuming from ", checkpoint));
 }
 
+// Why the data begins with its first sequence although the weights are of a run; "" where it goes on.
+std::string other_data(const RunState& saved, const RunState& now) {
+    if (saved.seed != now.seed) {
+        return concat("trainer.seed is ", now.seed, ", and was ", saved.seed);
+    }
+    if (saved.seq_len != now.seq_len) {
+        return concat("trainer.seq_len is ", now.seq_len, ", and was ", saved.seq_len);
+    }
+    return saved.fingerprint == now.fingerprint ? "" : "it is other data than that run's";
+}
+
 // The moments that are taken along are means over the updates before: dividing them as if they had just
 // begun would make the first steps many times too long.
 void start_from(const std::string& checkpoint,
@@ -50,14 +62,24 @@ void start_from(const std::string& checkpoint,
                 TrainableModel& model,
                 RunState& state) {
     const bool has_moments = model.load_initial(checkpoint, with_moments);
-    if (has_moments) {
+    std::string place = "the data begins with its first sequence";
+    if (has_moments || std::filesystem::exists(checkpoint + "/trainer.json")) {
         const RunState saved = read_run_state(checkpoint);
-        state.updates_before = saved.updates_before + saved.updates;
+        if (has_moments) state.updates_before = saved.updates_before + saved.updates;
+        const std::string why = other_data(saved, state);
+        if (why.empty()) state.sample = saved.sample;
+        if (!why.empty()) place += ": " + why;
+        if (state.sample > 0) {
+            place = concat("the data goes on after the ", state.sample,
+                           " sequences that were trained on (another trainer.seed gives another "
+                           "order, from its first)");
+        }
     }
     if (!model.is_main_rank()) return;
     log_info(concat("starting from ", checkpoint,
                     has_moments ? concat(", with moments of ", state.updates_before, " updates")
-                                : ", without moments"));
+                                : ", without moments",
+                    "; ", place));
 }
 
 // A run that does not go on has its directory to itself.

@@ -71,7 +71,7 @@ void write_moments(LanguageModel& model,
     writer.finish();
 }
 
-// As of a run that starts from the old one's moments and has made no step. Main rank only.
+// As of a run that starts from the old one's moments, at its place in the data, and has made no step. Main rank only.
 void write_run_state(LanguageModel& model,
                      const std::string& checkpoint,
                      const std::string& directory) {
@@ -79,7 +79,7 @@ void write_run_state(LanguageModel& model,
     if (checkpoint.empty() || !fs::exists(path)) return;
     RunState state = parse_run_state(read_file(path), path);
     state.updates_before += state.updates;
-    state.step = state.updates = state.sample = 0;
+    state.step = state.updates = 0;
     state.model = model.description();
     state.alarms = RunState().alarms;
     write_file_atomically(directory + "/trainer.json", to_json(state));

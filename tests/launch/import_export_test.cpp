@@ -216,6 +216,42 @@ TEST_F(ImportExportTest, TheConfigurationOfAnImportContinuesFromItsWeights) {
     }
 }
 
+TEST_F(ImportExportTest, AnImportHasACautiousLearningRateAndSaysSo) {
+    const std::string imported = files_.file("imported");
+    const Outcome outcome = run_evenkeel("import " + folder() + " " + imported);
+    ASSERT_EQ(outcome.status, 0) << outcome.output;
+    for (const char* words :
+         {"(model.type), from weights of fp32", "schedule.peak_lr 1e-05 is what an import gets"}) {
+        EXPECT_NE(outcome.output.find(words), std::string::npos) << words << "\n" << outcome.output;
+    }
+    EXPECT_EQ(Json::parse(read_file(imported + "/config.json"))["schedule"]["peak_lr"], 1e-5);
+    const std::string train =
+        "train --config " + imported + "/config.json --set data.path=" + run_->text +
+        " --set trainer.steps=2 --set trainer.seq_len=16" +
+        " --set trainer.batch_size=1 --set trainer.micro_batch_size=1" + " --set trainer.run_dir=";
+    const Outcome silent = run_evenkeel(train + files_.file("silent"));
+    EXPECT_EQ(silent.status, 0) << silent.output;
+    EXPECT_NE(silent.output.find("is what an import gets"), std::string::npos) << silent.output;
+    EXPECT_NE(silent.output.find("schedule.warmup_steps: got 20, more than trainer.steps (2)"),
+              std::string::npos)
+        << silent.output;
+    const Outcome named =
+        run_evenkeel(train + files_.file("named") + " --set schedule.peak_lr=1e-5");
+    EXPECT_EQ(named.status, 0) << named.output;
+    EXPECT_EQ(named.output.find("is what an import gets"), std::string::npos) << named.output;
+    // A configuration made for a beginning, with the weights of a folder.
+    const Outcome begun = run_evenkeel(
+        run_->train("--set model.attention.qk_norm.gain=shared_channel --set trainer.steps=1"
+                    " --set schedule.warmup_steps=1"
+                    " --set trainer.run_dir=" +
+                    files_.file("begun") + " --set trainer.init_from=" + folder()));
+    EXPECT_EQ(begun.status, 0) << begun.output;
+    EXPECT_EQ(begun.output.find("schedule.warmup_steps: got"), std::string::npos) << begun.output;
+    EXPECT_NE(begun.output.find("schedule.peak_lr 0.003 is the default, made for small models"),
+              std::string::npos)
+        << begun.output;
+}
+
 TEST_F(ImportExportTest, AStartFromAnotherModelLeavesNoRunDirectory) {
     const std::string imported = files_.file("imported"), run = files_.file("run");
     ASSERT_EQ(run_evenkeel("import " + folder() + " " + imported).status, 0);

@@ -6,6 +6,9 @@
 #include <filesystem>
 
 #include "framework/error.h"
+#include "framework/training/run_state.h"
+#include "launch/untold.h"
+#include "tests/support/temporary_directory.h"
 
 namespace evenkeel {
 namespace {
@@ -116,6 +119,54 @@ TEST(RetrofitContinuation, SaysWhereTheRunEndsBeforeTheNormIsThere) {
     EXPECT_EQ(notes(80), "");
     EXPECT_NE(notes(20).find("--anneal 80, trainer.steps 20, lambda 0.25"), std::string::npos)
         << notes(20);
+}
+
+std::string course_of(const RunConfig& original,
+                      const std::string& from,
+                      std::vector<std::string> overrides = {}) {
+    const ContinuationPlan plan{from, "/out", "", std::move(overrides), 1};
+    RetrofitFindings findings;
+    add_course(continuation_of(original, original.model, plan), plan, findings);
+    return words_of(findings);
+}
+
+TEST(RetrofitContinuation, SaysWhatBothTrainAndWhereInTheDataTheyBegin) {
+    const testing::TemporaryDirectory files;
+    RunConfig original = original_of("/a.txt");
+    original.trainer.seed = 7;
+    RunState state;
+    state.seed = 7;
+    state.seq_len = original.trainer.seq_len;
+    state.sample = 640;
+    state.model = state.settings = "{}";
+    files.write("trainer.json", to_json(state));
+    const auto expect = [&](std::vector<std::string> overrides, const std::string& words) {
+        const std::string got = course_of(original, files.path(), std::move(overrides));
+        EXPECT_NE(got.find(words), std::string::npos) << words << "\n" << got;
+    };
+    expect({}, "both train 200 steps of 16 sequences of 256 tokens, schedule.peak_lr 0.003\n");
+    expect({}, "both go on in the data after the 640 sequences that the run was trained on\n");
+    expect({"data.path=/b.txt"}, "trained on, if it is the run's own data\n");
+    expect({"trainer.seed=8"}, "first sequence of the data: trainer.seed is not the run's");
+    expect({"trainer.seq_len=128"}, "first sequence of the data: trainer.seq_len is not");
+}
+
+TEST(RetrofitContinuation, AsksForALearningRateWhereTheModelWasTrainedElsewhere) {
+    const testing::TemporaryDirectory files;
+    files.write("model.safetensors", "");
+    files.write("config.json", R"({"model_type": "llama"})");
+    RunConfig original = original_of("/a.txt");
+    EXPECT_NE(course_of(original, files.path()).find("is the default, made for small models"),
+              std::string::npos)
+        << course_of(original, files.path());
+    original.schedule = schedule_of_import();
+    const std::string words = course_of(original, files.path());
+    EXPECT_NE(words.find("schedule.peak_lr 1e-05; schedule.peak_lr 1e-05 is what an import gets"),
+              std::string::npos)
+        << words;
+    EXPECT_NE(words.find("--set schedule.peak_lr=RATE for both"), std::string::npos) << words;
+    EXPECT_EQ(course_of(original, files.path(), {"schedule.peak_lr=2e-5"}),
+              "both train 200 steps of 16 sequences of 256 tokens, schedule.peak_lr 2e-05\n");
 }
 
 }  // namespace

@@ -77,6 +77,7 @@ TEST_P(RetrofitSequenceTest, FromAHotModelToOneWithTheNormThatTheUsualToolsRead)
          {"import " + path("theirs") + " " + path("imported"),
           "retrofit --model " + path("imported") + " --data " + data + " --out " + path("normed") +
               " --anneal 3 --tokens 256 --set trainer.steps=6 --set trainer.batch_size=2 "
+              "--set schedule.peak_lr=3e-3 "
               "--set trainer.micro_batch_size=2 --set trainer.eval_sequences=4",
           "train --config " + path("normed/config.json"),
           "export " + path("normed/continued") + " " + path("exported") + " --remote-code",

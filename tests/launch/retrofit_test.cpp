@@ -1,6 +1,7 @@
 // Retrofit from the command line: what it leaves, that training goes on from it, what it refuses.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -147,6 +148,10 @@ class RetrofitCommandTest : public ::testing::Test {
         EXPECT_FALSE(fs::exists(out("refused")));
     }
 
+    static std::int64_t sequences_of_step() {
+        return Json::parse(read_file(tiny_->run + "/config.json"))["trainer"]["batch_size"];
+    }
+
     static TinyRun* tiny_;
     TemporaryDirectory scratch_;
 };
@@ -220,10 +225,13 @@ TEST_F(RetrofitCommandTest, TrainingGoesOnFromBothAndResumes) {
     Outcome outcome = run_evenkeel(config + "--set trainer.stop_at_step=2");
     EXPECT_EQ(outcome.status, 0) << outcome.output;
     EXPECT_NE(outcome.output.find("moments of 30 updates"), std::string::npos) << outcome.output;
+    const std::string place = concat("after the ", 30 * sequences_of_step(), " sequences that");
+    EXPECT_NE(outcome.output.find(place), std::string::npos) << place << "\n" << outcome.output;
     outcome = run_evenkeel(config + "--set trainer.resume=true");
     EXPECT_EQ(outcome.status, 0) << outcome.output;
     outcome = run_evenkeel("train --config " + out("a") + "/control.json");
     EXPECT_EQ(outcome.status, 0) << outcome.output;
+    EXPECT_NE(outcome.output.find(place), std::string::npos) << place << "\n" << outcome.output;
     outcome = run_evenkeel("report " + out("a") + "/continued --compare " + out("a") + "/control");
     EXPECT_EQ(outcome.status, 0) << outcome.output;
     EXPECT_NE(outcome.output.find("over 6 steps"), std::string::npos) << outcome.output;
@@ -293,14 +301,104 @@ TEST_F(RetrofitCommandTest, AnUpperBoundHoldsForEveryHead) {
     }
 }
 
+// A model whose heads are all fitted.
+TEST_F(RetrofitCommandTest, AnUpperBoundLoosensNothing) {
+    const std::string hot = scratch_.file("hot");
+    fs::copy(tiny_->run, hot, fs::copy_options::recursive);
+    const std::string file = hot + "/checkpoints/step_00000030/model.safetensors";
+    std::vector<std::pair<std::string, Tensor>> tensors;
+    SafetensorsMetadata metadata;
+    {
+        const SafetensorsReader reader(file);
+        metadata = reader.metadata();
+        for (const TensorInfo& info : reader.tensors()) {
+            const Tensor tensor = reader.read(info.name);
+            if (info.name.ends_with(".wq") || info.name.ends_with(".wk")) {
+                std::for_each(tensor.data<float>(), tensor.data<float>() + tensor.numel(),
+                              [](float& w) { w *= 5.0f; });
+            }
+            tensors.emplace_back(info.name, tensor);
+        }
+    }
+    write_safetensors(file, tensors, metadata);
+    write_manifest(hot + "/checkpoints/step_00000030", {.step = 30});
+    const auto bounds = [&](const std::string& name, const std::string& settings) {
+        const Outcome outcome = retrofit(name, settings, hot);
+        EXPECT_EQ(outcome.status, 0) << outcome.output;
+        std::vector<double> bounds;
+        std::size_t fitted = 0;
+        const Json json = findings(name);
+        for (const Json& layer : json["layers"]) {
+            for (const Json& head : layer["heads"]) {
+                bounds.push_back(head["bound"].get<double>());
+                fitted += head["gains"] == "kl_tied" ? 1 : 0;
+            }
+        }
+        EXPECT_GT(fitted, 0u) << "nothing to hold\n" << outcome.output;
+        return bounds;
+    };
+    const std::vector<double> want = bounds("without", "");
+    EXPECT_EQ(bounds("loose", "--bound 1e9"), want);
+    const double most = *std::max_element(want.begin(), want.end());
+    const double less = std::floor(0.7 * most);
+    for (const double bound : bounds("held", concat("--bound ", less))) {
+        EXPECT_LE(bound, less * (1 + 1e-6));
+    }
+}
+
+// From the weights of the plain model on, by the same command as one that begins anew.
+TEST_F(RetrofitCommandTest, TrainingGoesOnUnderAnotherMethodWhereItHasNoParametersOfItsOwn) {
+    const auto train = [&](const std::string& settings, const std::string& name) {
+        return run_evenkeel(tiny_->train(
+            concat(kPlain, "--set trainer.steps=2 --set trainer.init_from=", tiny_->run,
+                   " --set trainer.run_dir=", out(name), " ", settings)));
+    };
+    const std::pair<const char*, const char*> kTaken[] = {
+        {"--set model.method=softcap", "model.attention.softcap: 0.0 before, 50.0 now"},
+        {"--set model.method=qk_clip", "model.attention.qk_clip_threshold: 0.0 before, 100.0 now"},
+        {"--set model.attention.sink=off_by_one",
+         "model.attention.sink: \"none\" before, \"off_by_one\" now"}};
+    for (const auto& [settings, words] : kTaken) {
+        const Outcome outcome = train(settings, concat("taken", words[17]));
+        EXPECT_EQ(outcome.status, 0) << outcome.output;
+        EXPECT_NE(outcome.output.find(words), std::string::npos) << words << outcome.output;
+        EXPECT_NE(outcome.output.find("sequences that were trained on"), std::string::npos)
+            << outcome.output;
+    }
+    const Outcome normed = train("--set model.method=rms", "refused");
+    EXPECT_EQ(normed.status, 2) << normed.output;
+    EXPECT_NE(normed.output.find("evenkeel retrofit gives a trained model QK-norm"),
+              std::string::npos)
+        << normed.output;
+    const Outcome sink = train("--set model.attention.sink=learned", "refused");
+    EXPECT_EQ(sink.status, 2) << sink.output;
+    EXPECT_NE(sink.output.find("holds another model"), std::string::npos) << sink.output;
+    EXPECT_FALSE(fs::exists(out("refused")));
+    // A command that only reads takes the model as it is.
+    const Outcome eval = run_evenkeel("eval " + tiny_->run + " --set model.attention.softcap=30");
+    EXPECT_EQ(eval.status, 2) << eval.output;
+}
+
+TEST_F(RetrofitCommandTest, TheRunMayBeNamedByItsPlace) {
+    const Outcome outcome =
+        run_evenkeel("retrofit --tokens 512 " + tiny_->run + " --out " + out("a"));
+    EXPECT_EQ(outcome.status, 0) << outcome.output;
+    const Outcome none = run_evenkeel("retrofit --out " + out("b"));
+    EXPECT_EQ(none.status, 2) << none.output;
+    EXPECT_NE(none.output.find("A run, a checkpoint or a Hugging Face folder"), std::string::npos)
+        << none.output;
+}
+
 TEST_F(RetrofitCommandTest, RefusesWithAReason) {
     expect_refused("--anneal 0", "--anneal: got 0, want 1 or more steps");
     expect_refused("--gains ones --bound 20", "--bound: got 20 with --gains ones");
+    expect_refused("--set data.path=", "want a text (for a model of bytes), a .bin file");
     expect_refused("--bound 0.5", "want 1.72 or more");
     expect_refused("--bound 1.715", "got 1.715, want 1.72 or more");
     expect_refused("--bound -1", "--bound: got -1");
     expect_refused("--gains median", "want one of mean_rms");
-    expect_refused("--layers 2", "want layers from 0 to 1");
+    expect_refused("--gains ones --bound 20", "want --gains mean_rms, matched_std");
+    expect_refused("--layers 1,7", "--layers: got \"1,7\", want layers from 0 to 1");
     expect_refused("--tokens 100000", "too little: got ");
     expect_refused("--tokens 9223372036854775807", "--tokens: got 9223372036854775807, want 1 to");
     expect_refused("--set trainer.seq_len=1", "trainer.seq_len: got 1, want 2 or more");

@@ -8,6 +8,7 @@
 #include "framework/storage/checkpoint.h"
 #include "launch/commands.h"
 #include "launch/memory_advice.h"
+#include "launch/untold.h"
 #include "model/usable_memory.h"
 
 namespace evenkeel {
@@ -85,6 +86,19 @@ TEST(RunConfigTest, SavedConfigurationReadsBackEqual) {
                               [&](ConfigVisitor& v) { back.visit_fields(v); }),
               std::vector<std::string>{});
     EXPECT_EQ(back.trainer.seed, 7);
+}
+
+TEST(RunConfigTest, NamesOverridesThatALaterMethodTakesBack) {
+    const auto undone = [](const std::vector<std::string>& overrides) {
+        return undone_by_method(kConfigs + "/tiny.json", overrides);
+    };
+    const std::string cap = "model.attention.softcap=30", sink = "model.attention.sink=learned";
+    EXPECT_EQ(undone({}), "");
+    EXPECT_EQ(undone({cap}), "");
+    EXPECT_EQ(undone({"trainer.steps=3", cap, "model.method=henry"}), cap);
+    EXPECT_EQ(undone({cap, sink, "model.method=layer_norm"}), concat(cap, ", ", sink));
+    EXPECT_EQ(undone({"model.method=henry", cap}), "");
+    EXPECT_EQ(undone({cap, "model.method=henry", cap}), "");
 }
 
 TEST(RunConfigTest, CompactTextShowsEverySettingOnce) {

@@ -37,7 +37,6 @@ TEST_F(TrainerStartTest, TakesMomentsAndTheirNumberOfUpdatesAlong) {
     const TrainResult result = run(model, "next");
     const std::string log = ::testing::internal::GetCapturedStderr();
     EXPECT_NE(log.find("with moments of 20 updates"), std::string::npos) << log;
-    EXPECT_TRUE(same_bits(model.seen[0], source_.seen[0])) << "data begin anew";
     EXPECT_EQ(state_of(result).step, 1);
     EXPECT_EQ(state_of(result).updates_before, 20);
 
@@ -57,6 +56,46 @@ TEST_F(TrainerStartTest, TakesMomentsAndTheirNumberOfUpdatesAlong) {
         want[i] = w[i] - lr * (mean / (std::sqrt(square) + c.epsilon) + c.weight_decay * w[i]);
     }
     EXPECT_TRUE(testing::near(model.table().master, want, 1e-5, 1e-6));
+}
+
+TEST_F(TrainerStartTest, TheDataGoesOnWhereTheRunBeforeEnded) {
+    BigramTable longer;
+    config_.steps = 21;
+    run(longer, "longer");
+    config_.steps = 20;
+    train_source();
+    config_.steps = 1;
+    BigramTable model;
+    ::testing::internal::CaptureStderr();
+    const TrainResult result = run(model, "next");
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    const std::string want =
+        concat("goes on after the ", 20 * config_.batch_size, " sequences that were trained on");
+    EXPECT_NE(log.find(want), std::string::npos) << want << "\n" << log;
+    EXPECT_TRUE(same_bits(model.seen[0], longer.seen[20]));
+    EXPECT_FALSE(same_bits(model.seen[0], longer.seen[0]));
+    EXPECT_EQ(state_of(result).sample, 21 * config_.batch_size);
+    // Records have the batch, since it is not the step's number.
+    double batch = 0.0;
+    const auto records = read_metrics(files_.file("next") + "/metrics.jsonl");
+    for (const auto& [name, value] : records.front().scalars) {
+        if (name == "batch") batch = value;
+    }
+    EXPECT_EQ(batch, 21.0);
+}
+
+TEST_F(TrainerStartTest, TheDataBeginsAnewWhereItIsAnotherOrder) {
+    train_source();
+    config_.steps = 1;
+    ++config_.seed;
+    BigramTable model;
+    ::testing::internal::CaptureStderr();
+    const TrainResult result = run(model, "next");
+    const std::string log = ::testing::internal::GetCapturedStderr();
+    const std::string want = concat("the data begins with its first sequence: trainer.seed is ",
+                                    config_.seed, ", and was ", config_.seed - 1);
+    EXPECT_NE(log.find(want), std::string::npos) << want << "\n" << log;
+    EXPECT_EQ(state_of(result).sample, config_.batch_size);
 }
 
 TEST_F(TrainerStartTest, WithoutMomentsTheyBeginAnew) {
