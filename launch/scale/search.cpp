@@ -157,17 +157,19 @@ int run_scale_search(const ScaleCommand& command) {
     const scaling::Found found = scaling::search(hardware, {}, space);
     if (found.best.empty()) {
         const Candidate& smallest = *found.smallest;
-        throw_error(
-            ErrorCode::kInvalidArgument, "scale",
-            concat("search: none of ", grouped(found.tried), " layouts fits in the ",
-                   bytes_text(scaling::usable_bytes(hardware)),
-                   " that a plan may use of a GPU; the smallest, ",
-                   layout_text(smallest.plan.layout), ", ", settings_text(smallest.plan.layout),
-                   ", takes ", bytes_text(smallest.memory), "; want more GPUs, a smaller model",
-                   space.across_nodes ? "" : ", --across-nodes",
-                   space.pipeline ? ""
-                                  : ", or a pipeline, which --pipeline models and evenkeel does "
-                                    "not run"));
+        std::cerr << concat("[scale] search: none of ", grouped(found.tried),
+                            " layouts fits in the ", bytes_text(scaling::usable_bytes(hardware)),
+                            " that a plan may use of a GPU; the smallest, ",
+                            layout_text(smallest.plan.layout), ", ",
+                            settings_text(smallest.plan.layout), ", takes ",
+                            bytes_text(smallest.memory), "; want more GPUs, a smaller model",
+                            space.across_nodes ? "" : ", --across-nodes",
+                            space.pipeline
+                                ? ""
+                                : ", or a pipeline, which --pipeline models and evenkeel does "
+                                  "not run")
+                  << "\n";
+        return 1;
     }
     if (!command.json) {
         print_text(command, cluster, config, space, found);

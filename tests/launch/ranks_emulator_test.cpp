@@ -118,7 +118,7 @@ TEST(RanksOnGpusInFp32, TrainEvaluateAndGoOnWithARetrofit) {
     const std::string output = run("train --config " + normed +
                                    "/config.json --set trainer.steps=3 "
                                    "--set trainer.stop_at_step=1");
-    EXPECT_NE(output.find("(tensor parallel 2 x data parallel 1), 1 thread(s) each, cuda"),
+    EXPECT_NE(output.find("(tensor parallel 2 x data parallel 1), one Emulated GPU each"),
               std::string::npos)
         << output;
     EXPECT_NE(output.find("step 1/3  loss "), std::string::npos) << output;

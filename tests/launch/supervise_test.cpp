@@ -106,7 +106,7 @@ TEST_F(SuperviseTest, CheckpointsThatCannotBeReadAreNotTakenForNone) {
     expect_end(run(spoil + "exit 0"), 0, 1, "the run is done");
     // A run that has not begun has no directory.
     std::filesystem::remove_all(files_.file("run"));
-    expect_end(run("exit 2"), 2, 1, "no new checkpoint; a mistake of usage or configuration");
+    expect_end(run("exit 2"), 2, 1, "run/checkpoints; a mistake of usage or configuration");
 }
 
 TEST_F(SuperviseTest, AnErrorThatIsNotFindsOwnIsNoNameOfACheckpoint) {
