@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "framework/json.h"
-
 #include "launch/report_spec.h"
 
 namespace evenkeel {

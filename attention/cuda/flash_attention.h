@@ -45,7 +45,7 @@ struct FlashProblem {
 struct FlashCall {
     FlashProblem problem;
     float logit_scale = 0.0f;  // of scores to logits
-    Tensor documents;  // [2, T] int32 on the device: begin, end
+    Tensor documents;          // [2, T] int32 on the device: begin, end
 };
 FlashRows flash_rows(const Tensor& x);
 FlashCall make_flash_call(const Tensor& q,

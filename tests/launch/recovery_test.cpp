@@ -1,5 +1,4 @@
 // What report --compare says of a run that finds back to its control.
-#include "framework/json.h"
 #include "launch/recovery.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <cmath>
 
 #include "framework/error.h"
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "launch/report.h"
 #include "tests/launch/command_line.h"

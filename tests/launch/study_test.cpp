@@ -1,5 +1,4 @@
 // Every study through the program, with numbers that are known from elsewhere.
-#include "framework/json.h"
 #include "launch/studies/study.h"
 
 #include <gtest/gtest.h>
@@ -8,6 +7,7 @@
 #include <filesystem>
 #include <map>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "launch/commands.h"
 #include "launch/report.h"

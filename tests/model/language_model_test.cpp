@@ -1,4 +1,3 @@
-#include "framework/json.h"
 #include "model/language_model.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +8,7 @@
 #include <functional>
 #include <numeric>
 
+#include "framework/json.h"
 #include "framework/storage/safetensors.h"
 #include "model/method.h"
 #include "tests/support/compare.h"
