@@ -14,7 +14,6 @@
 #include "framework/error.h"
 #include "framework/log.h"
 #include "framework/subnormals.h"
-#include "framework/thread_waits.h"
 #include "launch/cli_scale.h"
 #include "launch/commands.h"
 #include "launch/doctor/command.h"
@@ -460,7 +459,6 @@ int run_program(int argc, char** argv, MpiSession& session) {
 }  // namespace
 
 int main(int argc, char** argv) {
-    shorten_thread_waits(argv);
     flush_subnormals();
     keep_freed_memory();
     std::signal(SIGPIPE, SIG_IGN);  // that nobody reads what is said is no reason to end
