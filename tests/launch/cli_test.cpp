@@ -1,13 +1,10 @@
 // The program from outside: help, results as JSON, and one clear message with the right status for
 // whatever is wrong with what it is given.
 #include <gtest/gtest.h>
-#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "framework/device.h"
 #include "framework/json.h"
@@ -20,24 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-// What train, or any command, says when it refuses.
-struct Refusal {
-    int status;
-    std::vector<std::string> words;
-};
-
-void expect_refusal(const Outcome& outcome, const Refusal& refusal) {
-    EXPECT_EQ(outcome.status, refusal.status) << outcome.output;
-    for (const std::string& word : refusal.words) {
-        EXPECT_NE(outcome.output.find(word), std::string::npos)
-            << "\"" << word << "\" is not in: " << outcome.output;
-    }
-}
-
-std::string checkpoint_of(const TinyRun& tiny, int step) {
-    return tiny.run + "/checkpoints/step_0000000" + std::to_string(step);
-}
 
 TEST(ExitStatusTest, IsWrittenWhereTheVariableSays) {
     const TinyRun tiny;
@@ -290,154 +269,6 @@ TEST(CliTest, WrongNumberOfRanksSaysHowManyToStart) {
                    {2, {"mpirun -np 2"}});
 }
 
-TEST(CliTest, EvalRefusesACheckpointOfAnotherModel) {
-    const TinyRun tiny;
-    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
-    const Outcome narrower = run_evenkeel("eval " + tiny.run + " --set model.width=16");
-    EXPECT_TRUE(narrower.status == 1 || narrower.status == 2) << narrower.output;
-    EXPECT_NE(narrower.output.find("width"), std::string::npos) << narrower.output;
-    const Outcome shallower = run_evenkeel("eval " + tiny.run + " --set model.num_layers=1");
-    EXPECT_TRUE(shallower.status == 1 || shallower.status == 2) << shallower.output;
-    expect_refusal(run_evenkeel(tiny.train("--set trainer.resume=true --set model.num_layers=1")),
-                   {2, {"num_layers", "another model"}});
-}
-
-TEST(CliTest, TruncatedCheckpointIsNamedAndOthersStayUsable) {
-    const TinyRun tiny;
-    ASSERT_EQ(run_evenkeel(tiny.train("--set trainer.checkpoint_interval=2")).status, 0);
-    const std::string file = checkpoint_of(tiny, 4) + "/model.safetensors";
-    fs::resize_file(file, fs::file_size(file) - 100);
-    for (const char* command : {"eval ", "sample "}) {
-        const Outcome outcome = run_evenkeel(command + tiny.run);
-        EXPECT_EQ(outcome.status, 0) << outcome.output;
-        EXPECT_NE(outcome.output.find("step_00000004: model.safetensors: got "), std::string::npos)
-            << outcome.output;
-        expect_refusal(run_evenkeel(command + checkpoint_of(tiny, 4)), {1, {"model.safetensors"}});
-    }
-    expect_refusal(run_evenkeel("inspect " + tiny.run), {1, {"model.safetensors"}});
-    EXPECT_EQ(run_evenkeel("eval " + checkpoint_of(tiny, 2)).status, 0);
-}
-
-TEST(CliTest, InspectShowsTheManifestAndVerifies) {
-    const TinyRun tiny;
-    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
-    const std::string checkpoint = checkpoint_of(tiny, 4);
-    const Outcome shown = run_evenkeel("inspect " + tiny.run);
-    EXPECT_EQ(shown.status, 0) << shown.output;
-    EXPECT_NE(shown.output.find("xxh64"), std::string::npos) << shown.output;
-    // The model's settings once, in lines that fit a screen.
-    EXPECT_EQ(count_of("num_layers=", shown.output), 1) << shown.output;
-    EXPECT_EQ(count_of("metadata   model = as above\n", shown.output), 1) << shown.output;
-    std::istringstream lines(shown.output);
-    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 200u) << line;
-    const Outcome verified = run_evenkeel("inspect " + checkpoint + " --verify");
-    EXPECT_EQ(verified.status, 0) << verified.output;
-    EXPECT_NE(verified.output.find("every file is as the manifest says"), std::string::npos)
-        << verified.output;
-    const Json json =
-        Json::parse(run_evenkeel("inspect " + checkpoint + " --verify --json").output);
-    EXPECT_EQ(json.at("verified"), true);
-    EXPECT_EQ(json.at("step"), 4);
-    EXPECT_EQ(json.at("layout").at("tensor_parallel"), 1);
-    EXPECT_TRUE(json.at("files").contains("optimizer.safetensors"));
-
-    std::string text = read_file(checkpoint + "/trainer.json");
-    text.back() = ' ';
-    std::ofstream(checkpoint + "/trainer.json") << text;
-    expect_refusal(run_evenkeel("inspect " + checkpoint + " --verify"),
-                   {1, {"trainer.json", "got hash", "not as its manifest says"}});
-    fs::remove(checkpoint + "/manifest.json");
-    expect_refusal(run_evenkeel("inspect " + checkpoint + " --verify"),
-                   {1, {"manifest.json", "is missing"}});
-}
-
-TEST(CliTest, AChangeByIntentIsAcceptedInOneCommand) {
-    const TinyRun tiny;
-    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
-    const std::string checkpoint = checkpoint_of(tiny, 4);
-    const std::string state = checkpoint + "/trainer.json";
-    std::string text = read_file(state);
-    text.back() = ' ';
-    std::ofstream(state) << text;
-    expect_refusal(run_evenkeel("eval " + checkpoint), {1, {"--accept"}});
-    const Outcome accepted = run_evenkeel("inspect " + tiny.run + " --accept");
-    EXPECT_EQ(accepted.status, 0) << accepted.output;
-    EXPECT_NE(accepted.output.find("changed   trainer.json: got hash"), std::string::npos)
-        << accepted.output;
-    EXPECT_EQ(run_evenkeel("inspect " + checkpoint + " --verify").status, 0);
-    EXPECT_EQ(run_evenkeel("eval " + tiny.run).status, 0);
-    // Without a manifest too, but not what nobody could read.
-    fs::remove(checkpoint + "/manifest.json");
-    EXPECT_EQ(run_evenkeel("inspect " + checkpoint + " --accept").status, 0);
-    EXPECT_EQ(run_evenkeel("eval " + tiny.run).status, 0);
-    fs::resize_file(checkpoint + "/model.safetensors", 100);
-    expect_refusal(run_evenkeel("inspect " + checkpoint + " --accept"), {1, {"model.safetensors"}});
-    expect_refusal(run_evenkeel("inspect " + tiny.directory.path() + " --accept"),
-                   {1, {"got no checkpoint"}});
-}
-
-TEST(CliTest, AFileAtItsLimitIsAnErrorAndNoDeath) {
-    const TinyRun tiny;
-    const Outcome outcome =
-        testing::run_command("ulimit -f 8; OMP_NUM_THREADS=1 " EVENKEEL_PROGRAM " " + tiny.train());
-    EXPECT_EQ(outcome.status, 1) << outcome.output;
-    EXPECT_NE(outcome.output.find("File too large"), std::string::npos) << outcome.output;
-}
-
-TEST(CliTest, AFolderWithoutItsConfigurationIsNamedItself) {
-    const TemporaryDirectory directory;
-    const std::string folder = directory.file("folder");
-    fs::create_directory(folder);
-    fs::copy_file(EVENKEEL_SOURCE_DIR "/tests/fixtures/hugging_face/llama/model.safetensors",
-                  folder + "/model.safetensors");
-    expect_refusal(run_evenkeel("eval " + folder),
-                   {1, {"nor a Hugging Face folder, " + folder + "/config.json is missing"}});
-    std::ofstream(folder + "/config.json").flush();
-    expect_refusal(run_evenkeel("eval " + folder), {2, {folder + "/config.json"}});
-}
-
-TEST(CliTest, LyingSafetensorsFileIsNamed) {
-    const TemporaryDirectory directory;
-    const std::string header =
-        R"({"w":{"dtype":"F32","shape":[1000000],"data_offsets":[0,4000000]}})";
-    std::string bytes(8, '\0');
-    bytes[0] = static_cast<char>(header.size());
-    const std::string file = directory.write("lie.safetensors", bytes + header + "abcd");
-    expect_refusal(run_evenkeel("inspect " + file), {1, {"lie.safetensors"}});
-}
-
-TEST(CliTest, FullDiskLeavesEarlierCheckpointsIntact) {
-    if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount a small file system";
-    const TinyRun tiny;
-    ASSERT_EQ(run_evenkeel(tiny.train("--set trainer.checkpoint_interval=2 "
-                                      "--set trainer.stop_at_step=2"))
-                  .status,
-              0);
-    std::uintmax_t checkpoint_bytes = 0;
-    for (const auto& file : fs::directory_iterator(checkpoint_of(tiny, 2))) {
-        checkpoint_bytes += fs::file_size(file);
-    }
-    // Room for that checkpoint and half of the next one.
-    const std::string disk = tiny.directory.file("disk");
-    fs::create_directory(disk);
-    const std::string size = "size=" + std::to_string(checkpoint_bytes * 3 / 2 + (64 << 10));
-    if (::mount("tmpfs", disk.c_str(), "tmpfs", 0, size.c_str()) != 0) {
-        GTEST_SKIP() << "may not mount a file system here";
-    }
-    const std::string run = disk + "/run";
-    const Outcome outcome =
-        run_evenkeel(tiny.train("--set trainer.checkpoint_interval=2 "
-                                "--set trainer.run_dir=" +
-                                run));
-    const Outcome kept = run_evenkeel("eval " + run + "/checkpoints/step_00000002");
-    const bool incomplete_exists = fs::exists(run + "/checkpoints/step_00000004");
-    ::umount2(disk.c_str(), MNT_DETACH);
-    EXPECT_EQ(outcome.status, 1) << outcome.output;
-    EXPECT_NE(outcome.output.find(disk), std::string::npos) << outcome.output;
-    EXPECT_EQ(kept.status, 0) << kept.output;
-    EXPECT_FALSE(incomplete_exists);
-}
-
 TEST(CliTest, TrainEvalInspectSampleAndReportWorkTogether) {
     const TinyRun tiny;
     const Outcome trained = run_evenkeel(tiny.train());
@@ -482,7 +313,7 @@ TEST(CliTest, RunIsNotOverwrittenButGoesOnWhenAsked) {
     EXPECT_EQ(resumed.status, 0) << resumed.output;
     const Json summary = Json::parse(read_file(tiny.run + "/summary.json"));
     EXPECT_EQ(summary.at("steps").get<int>(), 4) << "of the run, not of the last start";
-    EXPECT_TRUE(fs::exists(checkpoint_of(tiny, 4)));
+    EXPECT_TRUE(fs::exists(tiny.checkpoint(4)));
 }
 
 TEST(CliTest, PlansMemoryWithoutRanksGpusOrText) {

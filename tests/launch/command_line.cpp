@@ -1,5 +1,6 @@
 #include "tests/launch/command_line.h"
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 
 #include <cstdio>
@@ -27,6 +28,14 @@ Outcome run_command(const std::string& command, int limit_seconds) {
 
 Outcome run_evenkeel(const std::string& arguments, int limit_seconds) {
     return run_command(std::string(EVENKEEL_PROGRAM) + " " + arguments, limit_seconds);
+}
+
+void expect_refusal(const Outcome& outcome, const Refusal& refusal) {
+    EXPECT_EQ(outcome.status, refusal.status) << outcome.output;
+    for (const std::string& word : refusal.words) {
+        EXPECT_NE(outcome.output.find(word), std::string::npos)
+            << "\"" << word << "\" is not in: " << outcome.output;
+    }
 }
 
 nlohmann::json results_of(const std::string& study,
@@ -69,6 +78,10 @@ TinyRun::TinyRun() {
 
 std::string TinyRun::train(const std::string& settings) const {
     return "train --config " + config + " " + settings;
+}
+
+std::string TinyRun::checkpoint(int step) const {
+    return run + "/checkpoints/step_0000000" + std::to_string(step);
 }
 
 }  // namespace evenkeel::testing

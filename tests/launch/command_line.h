@@ -3,6 +3,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/support/temporary_directory.h"
 
@@ -17,6 +18,13 @@ struct Outcome {
 Outcome run_command(const std::string& command, int limit_seconds = 60);
 // Runs the evenkeel program: run_evenkeel("train --config x.json").
 Outcome run_evenkeel(const std::string& arguments, int limit_seconds = 60);
+
+// What a command says when it refuses.
+struct Refusal {
+    int status;
+    std::vector<std::string> words;
+};
+void expect_refusal(const Outcome& outcome, const Refusal& refusal);
 
 // Runs a study with its files in `directory`; returns its results.json.
 nlohmann::json results_of(const std::string& study,
@@ -35,6 +43,8 @@ class TinyRun {
     TinyRun();
     // "train --config FILE --set trainer.run_dir=RUN" and more settings.
     std::string train(const std::string& settings = "") const;
+    // The directory of the checkpoint of one of the first nine steps.
+    std::string checkpoint(int step) const;
 
     TemporaryDirectory directory;
     std::string text, config, run;
