@@ -141,7 +141,7 @@ Figure recovery_figure(const Recovery& recovery,
     LinePlot plot;
     plot.format = "+.4f";
     plot.unit = unit;
-    plot.series.push_back({"validation loss less that of " + control, "#2864b0", recovery.excess,
+    plot.series.push_back({"validation loss less that of " + control, kBlue, recovery.excess,
                            Series::Style::kMarked});
     if (!recovery.excess.empty()) {
         plot.series.push_back(

@@ -25,10 +25,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kBlue = "#2864b0";
-constexpr const char* kOrange = "#d9730d";
-constexpr const char* kGreen = "#2d8659";
-constexpr const char* kGrey = "#7a8591";
 constexpr const char* kPalePurple = "#e7a9ce";
 constexpr const char* kPaleOrange = "#f3cfae";
 

@@ -11,11 +11,6 @@
 namespace evenkeel {
 namespace {
 
-constexpr const char* kBlue = "#2864b0";
-constexpr const char* kOrange = "#d9730d";
-constexpr const char* kGreen = "#2d8659";
-constexpr const char* kGrey = "#7a8591";
-
 // How a table is shown as a heat map.
 struct TableLook {
     const char* name;

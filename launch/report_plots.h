@@ -10,6 +10,12 @@
 
 namespace evenkeel {
 
+// Colors of series.
+constexpr const char* kBlue = "#2864b0";
+constexpr const char* kOrange = "#d9730d";
+constexpr const char* kGreen = "#2d8659";
+constexpr const char* kGrey = "#7a8591";
+
 struct Point {
     double x, y;
 };

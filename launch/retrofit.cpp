@@ -28,14 +28,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kOp = "retrofit";
 constexpr double kRefinedBound =
     2.0;  // of a refined head, at most, over that of the layer's mean rms
 constexpr const char* kNormPrefix = "model.attention.qk_norm.";
 
 template <typename... Parts>
 void check_usage(bool right, const Parts&... parts) {
-    EVENKEEL_CHECK_CODE(right, ErrorCode::kConfig, kOp, concat(parts...));
+    EVENKEEL_CHECK_CODE(right, ErrorCode::kConfig, kRetrofit, concat(parts...));
 }
 
 // The command line, checked as far as it can be without the model.
@@ -97,7 +96,7 @@ void refuse_layers(const std::string& layers, const Error& error) {
     const std::string text = error.what(), key = "model.qk_norm_layers";
     const std::size_t at = text.find(key);
     if (layers.empty() || at == std::string::npos) return;
-    throw_error(ErrorCode::kConfig, kOp, "--layers" + text.substr(at + key.size()));
+    throw_error(ErrorCode::kConfig, kRetrofit, "--layers" + text.substr(at + key.size()));
 }
 
 // A row sees T keys; under this bound none could get half of its attention from all others.
@@ -125,7 +124,7 @@ RunConfig measured_config(const SavedRun& run, const Plan& plan, int world_size)
         config.model.validate(config.parallel.tensor_parallel);
     } catch (const Error& error) {
         if (chosen || world_size == 1) throw;
-        throw_error(ErrorCode::kConfig, kOp,
+        throw_error(ErrorCode::kConfig, kRetrofit,
                     concat(world_size,
                            " ranks cannot share the layers of this model; want another "
                            "number after -np: ",

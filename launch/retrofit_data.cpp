@@ -10,7 +10,6 @@
 namespace evenkeel {
 namespace {
 
-constexpr const char* kOp = "retrofit";
 constexpr std::int64_t kBatch = 4;        // sequences of a forward pass
 constexpr std::int64_t kLeastLength = 2;  // of one key attention has no choice, whatever the norm
 
@@ -35,10 +34,11 @@ void choose(std::int64_t available,
     const std::int64_t judged =
         std::max<std::int64_t>((tokens + 2 * data.seq_len - 1) / (2 * data.seq_len), 1);
     const std::int64_t wanted = 3 * judged;
-    EVENKEEL_CHECK_CODE(available >= wanted, ErrorCode::kConfig, kOp, "--data: too little: got ",
-                        available, " held-out sequences of ", data.seq_len, " tokens in ", origin,
-                        ", want ", wanted, ": ", 2 * judged, " to make gains from (--tokens ",
-                        tokens, ") and ", judged, " to judge them by");
+    EVENKEEL_CHECK_CODE(available >= wanted, ErrorCode::kConfig, kRetrofit,
+                        "--data: too little: got ", available, " held-out sequences of ",
+                        data.seq_len, " tokens in ", origin, ", want ", wanted, ": ", 2 * judged,
+                        " to make gains from (--tokens ", tokens, ") and ", judged,
+                        " to judge them by");
     std::vector<std::int64_t> calibration, held_out;
     for (std::int64_t i = 0; i < wanted; ++i) {
         (i % 3 == 2 ? held_out : calibration).push_back(i * available / wanted);
@@ -69,8 +69,8 @@ MakeBatch rows_of(const Tensor& tokens) {
 
 std::int64_t length_of(std::int64_t seq_len, std::int64_t max_seq_len) {
     const std::int64_t length = std::min(seq_len, max_seq_len);
-    EVENKEEL_CHECK_CODE(length >= kLeastLength, ErrorCode::kConfig, kOp, "trainer.seq_len: got ",
-                        length, ", want ", kLeastLength,
+    EVENKEEL_CHECK_CODE(length >= kLeastLength, ErrorCode::kConfig, kRetrofit,
+                        "trainer.seq_len: got ", length, ", want ", kLeastLength,
                         " or more: a row that sees one key alone says nothing of gains");
     return length;
 }
@@ -84,7 +84,7 @@ RetrofitData load_retrofit_data(const DataConfig& text,
                                 std::int64_t max_seq_len,
                                 std::int64_t tokens) {
     RetrofitData data;
-    EVENKEEL_CHECK_CODE(!text.path.empty(), ErrorCode::kConfig, kOp,
+    EVENKEEL_CHECK_CODE(!text.path.empty(), ErrorCode::kConfig, kRetrofit,
                         "--data: got none, and the model's run names no data; want a text (for a "
                         "model of bytes), a .bin file of tokens, or a .safetensors file with a "
                         "tensor `tokens` [N, T]");
@@ -93,7 +93,7 @@ RetrofitData load_retrofit_data(const DataConfig& text,
         const Tensor rows = read_token_file(text.path, vocab_size);
         data.seq_len = rows.size(1) - 1;
         EVENKEEL_CHECK_CODE(data.seq_len >= kLeastLength && data.seq_len <= max_seq_len,
-                            ErrorCode::kConfig, kOp, "--data: got rows of ", rows.size(1),
+                            ErrorCode::kConfig, kRetrofit, "--data: got rows of ", rows.size(1),
                             " tokens in ", text.path, ", want ", kLeastLength + 1, " to ",
                             max_seq_len + 1, " (model.max_seq_len + 1)");
         choose(rows.size(0), tokens, text.path, rows_of(rows), data);
@@ -112,7 +112,7 @@ RetrofitData load_retrofit_data(const DataConfig& text,
             data);
         return data;
     }
-    EVENKEEL_CHECK_CODE(reads_bytes, ErrorCode::kConfig, kOp,
+    EVENKEEL_CHECK_CODE(reads_bytes, ErrorCode::kConfig, kRetrofit,
                         "--data: got a text, whose bytes are its tokens, for a model with a "
                         "vocabulary of ",
                         vocab_size,

@@ -16,6 +16,9 @@ struct RetrofitData {
     bool is_trainable = true;  // text or tokens of a file that train reads too
 };
 
+// Who speaks in errors.
+inline constexpr const char* kRetrofit = "retrofit";
+
 inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 40;
 
 // From the validation part of a text (`text`), or, where its path ends in .safetensors, from the rows of its tensor

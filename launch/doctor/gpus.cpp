@@ -7,7 +7,7 @@
 namespace evenkeel::doctor {
 namespace {
 
-constexpr const char* kGroup = "gpus";
+constexpr const char* kGpus = "gpus";
 
 std::string gpus_of(const RankOnGpu& rank) {
     return rank.problem.empty()
@@ -17,7 +17,7 @@ std::string gpus_of(const RankOnGpu& rank) {
 }
 
 Check check_assignment(const Survey& survey) {
-    Check check{kGroup, "one a rank", Verdict::kOk, gpus_of(survey.gpus[0]), ""};
+    Check check{kGpus, "one a rank", Verdict::kOk, gpus_of(survey.gpus[0]), ""};
     const bool wanted = survey.config.has_value() && survey.config->device == Device::kCuda;
     const auto communication =
         wanted ? survey.config->parallel.communication : Communication::kNccl;
@@ -34,7 +34,7 @@ Check check_assignment(const Survey& survey) {
 
 // A rank that sees one GPU where it has neighbours: their memory is out of reach.
 Check check_visibility(const Survey& survey) {
-    Check check{kGroup, "visible", Verdict::kOk, "", ""};
+    Check check{kGpus, "visible", Verdict::kOk, "", ""};
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
     check.fact = concat(survey.gpus[0].gpus_seen, " a rank",
                         visible == nullptr ? "" : concat(" (CUDA_VISIBLE_DEVICES=", visible, ")"));
@@ -55,7 +55,7 @@ Check check_visibility(const Survey& survey) {
 
 Check check_versions(const Survey& survey) {
     const int nccl = survey.gpus[0].nccl_version;
-    Check check{kGroup, "versions", Verdict::kOk, "", ""};
+    Check check{kGpus, "versions", Verdict::kOk, "", ""};
     const std::string& driver = survey.drivers[0];
     check.fact = concat("driver ", driver.empty() ? "not known" : driver, ", NCCL ",
                         nccl == 0 ? "not used" : nccl_version_text(nccl));
@@ -92,7 +92,7 @@ Check check_versions(const Survey& survey) {
 
 std::vector<Check> check_gpus(const Survey& survey) {
     if (survey.gpus.empty()) {
-        return {{kGroup, "one a rank", Verdict::kOk, survey.no_gpu, ""}};
+        return {{kGpus, "one a rank", Verdict::kOk, survey.no_gpu, ""}};
     }
     std::vector<Check> checks{check_assignment(survey)};
     if (survey.gpus[0].problem.empty()) {

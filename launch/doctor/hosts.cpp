@@ -8,7 +8,7 @@
 namespace evenkeel::doctor {
 namespace {
 
-constexpr const char* kGroup = "hosts";
+constexpr const char* kHosts = "hosts";
 constexpr double kClocks = 1.0;  // seconds apart that matter to whoever compares times in logs
 
 std::string seconds_text(double seconds) {
@@ -19,7 +19,7 @@ std::string seconds_text(double seconds) {
 }
 
 Check check_names(const Survey& survey) {
-    Check check{kGroup, "ranks", Verdict::kOk, "", ""};
+    Check check{kHosts, "ranks", Verdict::kOk, "", ""};
     const std::vector<Group> hosts = hosts_of(survey);
     const auto name = [&](const Group& host) {
         return survey.ranks[static_cast<std::size_t>(host.ranks[0])].host;
@@ -62,7 +62,7 @@ Check check_names(const Survey& survey) {
 }
 
 Check check_clocks(const Survey& survey) {
-    Check check{kGroup, "clocks", Verdict::kOk, "", ""};
+    Check check{kHosts, "clocks", Verdict::kOk, "", ""};
     std::size_t last = 0;
     double ahead = 0.0, behind = 0.0, trip = 0.0;
     for (std::size_t r = 1; r < survey.ranks.size(); ++r) {

@@ -6,12 +6,12 @@
 namespace evenkeel::doctor {
 namespace {
 
-constexpr const char* kGroup = "launch";
+constexpr const char* kLaunch = "launch";
 
 std::string processes(int count) { return concat(count, count == 1 ? " process" : " processes"); }
 
 Check check_ranks(const RankFacts& rank) {
-    Check check{kGroup, "ranks", Verdict::kOk, "", ""};
+    Check check{kLaunch, "ranks", Verdict::kOk, "", ""};
     const std::string library = rank.has_mpi ? rank.mpi_library : "this build has no MPI";
     if (rank.launched == 0) {
         check.fact = concat("one process, started by no launcher (", library, ")");
@@ -43,7 +43,7 @@ Check check_alike(const Survey& survey,
                   const char* what,
                   const char* remedy,
                   std::uint64_t RankFacts::*field) {
-    Check check{kGroup, name, Verdict::kOk, concat("the same on all ranks"), ""};
+    Check check{kLaunch, name, Verdict::kOk, concat("the same on all ranks"), ""};
     const auto groups =
         groups_of(survey.ranks, [&](const RankFacts& rank) { return concat(rank.*field); });
     if (groups.size() == 1) return check;
@@ -58,7 +58,7 @@ Check check_alike(const Survey& survey,
 }
 
 Check check_environment(const Survey& survey) {
-    Check check{kGroup, "environment", Verdict::kOk, "the same on all ranks", ""};
+    Check check{kLaunch, "environment", Verdict::kOk, "the same on all ranks", ""};
     std::set<std::string> names;
     for (const RankFacts& rank : survey.ranks) {
         for (const auto& [name, value] : rank.environment) names.insert(name);
@@ -86,7 +86,7 @@ Check check_sizes(const Survey& survey) {
     const RunConfig& config = *survey.config;
     const auto ranks = static_cast<int>(survey.ranks.size());
     const std::int64_t tp = config.parallel.tensor_parallel;
-    Check check{kGroup, "configuration", Verdict::kOk, "", ""};
+    Check check{kLaunch, "configuration", Verdict::kOk, "", ""};
     try {
         config.validate(ranks);
         check.fact = concat(ranks, ranks == 1 ? " rank" : " ranks", ": tensor parallel ", tp,

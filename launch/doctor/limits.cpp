@@ -7,7 +7,7 @@
 namespace evenkeel::doctor {
 namespace {
 
-constexpr const char* kGroup = "limits";
+constexpr const char* kLimits = "limits";
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::int64_t kOpenFiles = 1024;
 
@@ -25,7 +25,7 @@ Check check_shm(const Survey& survey) {
     const std::uint64_t want = survey.gpus.empty()
                                    ? 16 * kMiB * static_cast<std::uint64_t>(rank.ranks_on_node)
                                    : 1024 * kMiB;
-    Check check{kGroup, "/dev/shm", Verdict::kOk,
+    Check check{kLimits, "/dev/shm", Verdict::kOk,
                 concat(bytes_text(rank.shm_free), " free of ", bytes_text(rank.shm_total), " on ",
                        rank.host),
                 ""};
@@ -46,7 +46,7 @@ Check check_open_files(const Survey& survey) {
     // A connection to every other rank, and what the program has open.
     const std::int64_t want = std::max<std::int64_t>(
         kOpenFiles, 4 * static_cast<std::int64_t>(survey.ranks.size()) + 256);
-    Check check{kGroup, "open files", Verdict::kOk,
+    Check check{kLimits, "open files", Verdict::kOk,
                 rank.open_files < 0 ? "unlimited" : concat("up to ", rank.open_files), ""};
     if (files(rank) >= want) return check;
     check.verdict = Verdict::kWarning;
@@ -59,7 +59,7 @@ Check check_open_files(const Survey& survey) {
 
 Check check_memory(const Survey& survey) {
     const RankFacts& rank = least(survey, [](const RankFacts& r) { return r.memory_free; });
-    Check check{kGroup, "memory", Verdict::kOk,
+    Check check{kLimits, "memory", Verdict::kOk,
                 concat(bytes_text(rank.memory_free), " free of ", bytes_text(rank.memory_total),
                        " on ", rank.host),
                 ""};

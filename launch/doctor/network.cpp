@@ -19,7 +19,7 @@
 namespace evenkeel::doctor {
 namespace {
 
-constexpr const char* kGroup = "network";
+constexpr const char* kNetwork = "network";
 
 double wall_clock() {
     const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -144,7 +144,7 @@ std::string how_to_name_network(const Survey& survey, const RankFacts& without) 
 }
 
 Check check_mpi_traffic(const Survey& survey) {
-    Check check{kGroup, "MPI traffic", Verdict::kOk, "", ""};
+    Check check{kNetwork, "MPI traffic", Verdict::kOk, "", ""};
     const RankFacts& first = survey.ranks[0];
     for (const char* list : {"btl_tcp_if_include", "oob_tcp_if_include"}) {
         const std::vector<int> without = ranks_without(survey, list);
@@ -207,7 +207,7 @@ bool nccl_finds_interface(const std::string& setting, const RankFacts& rank) {
 }
 
 Check check_nccl_interface(const Survey& survey) {
-    Check check{kGroup, "NCCL traffic", Verdict::kOk, "", ""};
+    Check check{kNetwork, "NCCL traffic", Verdict::kOk, "", ""};
     const auto setting = [](const RankFacts& rank) {
         const auto at = rank.environment.find("NCCL_SOCKET_IFNAME");
         return at == rank.environment.end() ? std::string() : at->second;

@@ -8,7 +8,7 @@
 namespace evenkeel::doctor {
 namespace {
 
-constexpr const char* kGroup = "processors";
+constexpr const char* kProcessors = "processors";
 
 std::string cores(std::size_t count) { return concat(count, count == 1 ? " core" : " cores"); }
 std::string threads(int count) { return concat(count, count == 1 ? " thread" : " threads"); }
@@ -19,7 +19,7 @@ const RankFacts& rank_of(const Survey& survey, int rank) {
 
 // More ranks than cores.
 Check check_slots(const Survey& survey) {
-    Check check{kGroup, "slots", Verdict::kOk, "", ""};
+    Check check{kProcessors, "slots", Verdict::kOk, "", ""};
     for (const Group& host : hosts_of(survey)) {
         const RankFacts& rank = rank_of(survey, host.ranks[0]);
         const auto ranks = static_cast<int>(host.ranks.size());
@@ -39,7 +39,7 @@ Check check_slots(const Survey& survey) {
 
 // Threads of a rank on the cores that it is bound to.
 Check check_binding(const Survey& survey) {
-    Check check{kGroup, "binding", Verdict::kOk, "", ""};
+    Check check{kProcessors, "binding", Verdict::kOk, "", ""};
     const auto bound = groups_of(survey.ranks, [](const RankFacts& rank) {
         const bool is_free = static_cast<int>(rank.cores.size()) >= rank.cores_of_host;
         return is_free ? std::string("none, every rank may use all cores")
@@ -82,7 +82,7 @@ Check check_binding(const Survey& survey) {
 
 // Threads of all ranks of a host together.
 Check check_threads(const Survey& survey) {
-    Check check{kGroup, "threads", Verdict::kOk, "", ""};
+    Check check{kProcessors, "threads", Verdict::kOk, "", ""};
     for (const Group& host : hosts_of(survey)) {
         const RankFacts& first = rank_of(survey, host.ranks[0]);
         const auto ranks = static_cast<int>(host.ranks.size());

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kGroup = "run";
+constexpr const char* kRun = "run";
 constexpr double kSlowSync = 1.0;                    // seconds for one block
 constexpr auto kPatience = std::chrono::seconds(3);  // file systems of a network cache names
 constexpr auto kPause = std::chrono::milliseconds(20);
@@ -71,7 +71,7 @@ bool holds(const std::string& file, const std::string& token) {
 
 Check check_directory(const Survey& survey) {
     const DirectoryFacts& directory = *survey.run_dir;
-    Check check{kGroup, "run_dir", Verdict::kOk, "", ""};
+    Check check{kRun, "run_dir", Verdict::kOk, "", ""};
     const RankFacts& first = survey.ranks[0];
     if (!directory.problem.empty()) {
         check.verdict = Verdict::kWrong;
@@ -98,7 +98,7 @@ Check check_directory(const Survey& survey) {
 
 Check check_sync(const Survey& survey) {
     const DirectoryFacts& directory = *survey.run_dir;
-    Check check{kGroup, "fsync", Verdict::kOk,
+    Check check{kRun, "fsync", Verdict::kOk,
                 concat(format("%.1f", 1e3 * directory.sync_seconds), " ms for a small file",
                        survey.ranks.size() == 1
                            ? ""
@@ -112,7 +112,7 @@ Check check_sync(const Survey& survey) {
 }
 
 Check check_disk(const Survey& survey) {
-    Check check{kGroup, "disk", Verdict::kOk, bytes_text(survey.run_dir->free_bytes) + " free", ""};
+    Check check{kRun, "disk", Verdict::kOk, bytes_text(survey.run_dir->free_bytes) + " free", ""};
     const RunConfig& config = *survey.config;
     // fp32 weights at most, and two fp32 moments of each.
     const auto one = static_cast<std::uint64_t>(parameter_count(config.model)) * 12;
@@ -133,7 +133,7 @@ Check check_disk(const Survey& survey) {
 
 Check check_data(const Survey& survey) {
     const std::string& path = survey.config->data.path;
-    Check check{kGroup, "data", Verdict::kOk,
+    Check check{kRun, "data", Verdict::kOk,
                 path.empty()
                     ? std::string("none is named yet: data.path")
                     : concat(path, ": there", survey.ranks.size() == 1 ? "" : " on all ranks"),
@@ -157,7 +157,7 @@ Check check_data(const Survey& survey) {
 
 Check check_timeout(const Survey& survey) {
     const double seconds = survey.config->parallel.timeout_seconds;
-    Check check{kGroup, "time-out", Verdict::kOk,
+    Check check{kRun, "time-out", Verdict::kOk,
                 concat(format("%.6g", seconds), " s for any wait of a rank for others"), ""};
     if (seconds < 10.0) {
         check.verdict = Verdict::kWarning;
@@ -174,7 +174,7 @@ Check check_timeout(const Survey& survey) {
 // Open MPI 4 ends a job by SIGCONT, then SIGTERM after so many seconds, then SIGKILL after as many again.
 Check check_signals(const Survey& survey) {
     const RankFacts& first = survey.ranks[0];
-    Check check{kGroup, "signals", Verdict::kOk, "", ""};
+    Check check{kRun, "signals", Verdict::kOk, "", ""};
     const auto at = first.mca.find("odls_base_sigkill_timeout");
     const int seconds = at == first.mca.end() ? 1 : std::atoi(at->second.c_str());
     if (first.launcher.find("Open MPI") == std::string::npos) {
@@ -240,7 +240,7 @@ DirectoryFacts look_at_directory(Communicator& world, const std::string& path) {
 std::vector<Check> check_run(const Survey& survey) {
     if (!survey.config.has_value()) {
         return {
-            {kGroup, "run_dir", Verdict::kOk, "not looked at: --config FILE tells where it is", ""},
+            {kRun, "run_dir", Verdict::kOk, "not looked at: --config FILE tells where it is", ""},
             check_signals(survey)};
     }
     std::vector<Check> checks{check_directory(survey)};

@@ -68,13 +68,13 @@ void print_json(const Plan& plan) {
     const scaling::LongRun& run = plan.budget.run;
     const Json json = {
         {"hardware", plan.hardware.name},
-        {"network", to_json(plan.cluster)},
+        {"network", scale::to_json(plan.cluster)},
         {"gpus", plan.gpus()},
         {"parameters", parameter_count(plan.candidate.plan.model)},
-        {"layout", to_json(layout)},
+        {"layout", scale::to_json(layout)},
         {"memory",
          {{"bytes", plan.memory.total()}, {"usable_bytes", plan.usable}, {"fits", plan.fits()}}},
-        {"step", to_json(plan.candidate.time)},
+        {"step", scale::to_json(plan.candidate.time)},
         {"tokens_per_second", plan.candidate.tokens_per_second()},
         {"model_flops_utilisation", plan.utilisation},
         {"run",

@@ -14,8 +14,6 @@
 namespace evenkeel::study {
 namespace {
 
-constexpr std::int64_t T = kDriftTokens, D = kDriftWidth;
-
 float as_half(float value) { return static_cast<float>(float16(value)); }
 
 void round_to_half(const Tensor& x) {
@@ -24,7 +22,7 @@ void round_to_half(const Tensor& x) {
 
 // q k^T of fp32 operands, fp32.
 Tensor dots(const Tensor& q, const Tensor& k) {
-    const Tensor logits = Tensor::uninitialized({T, T}, DType::kFloat32);
+    const Tensor logits = Tensor::uninitialized({kDriftTokens, kDriftTokens}, DType::kFloat32);
     gemm(q, k, logits, {.transpose_b = true});
     return logits;
 }
@@ -52,25 +50,26 @@ Counts count(const Tensor& x, float factor, bool half) {
 }
 
 Tensor sums_of_squares(const Tensor& x) {
-    const Tensor sums = Tensor::zeros({T}, DType::kFloat32);
+    const Tensor sums = Tensor::zeros({kDriftTokens}, DType::kFloat32);
     for (std::int64_t i = 0; i < x.numel(); ++i) {
-        sums.data<float>()[i / D] += x.data<float>()[i] * x.data<float>()[i];
+        sums.data<float>()[i / kDriftWidth] += x.data<float>()[i] * x.data<float>()[i];
     }
     return sums;
 }
 
 // x held in fp16, the norm in fp32, rows of length sqrt(gain D) held in fp16.
 Tensor normalised(const std::vector<double>& values, double gain) {
-    const Tensor x = to_tensor(values, {1, T, 1, D});
+    const Tensor x = to_tensor(values, {1, kDriftTokens, 1, kDriftWidth});
     round_to_half(x);
     const Tensor y = Tensor::uninitialized(x.shape(), DType::kFloat32);
     RopeConfig no_rotation;
     no_rotation.rotary_fraction = 0.0;
-    const Tensor gains = Tensor::full({D}, static_cast<float>(std::sqrt(gain)), DType::kFloat32);
-    qk_norm_rope_forward(x, gains, make_rope_table(no_rotation, D, 0, T), {}, {}, y,
-                         Tensor::uninitialized({1, T, 1}, DType::kFloat32));
+    const Tensor gains =
+        Tensor::full({kDriftWidth}, static_cast<float>(std::sqrt(gain)), DType::kFloat32);
+    qk_norm_rope_forward(x, gains, make_rope_table(no_rotation, kDriftWidth, 0, kDriftTokens), {},
+                         {}, y, Tensor::uninitialized({1, kDriftTokens, 1}, DType::kFloat32));
     round_to_half(y);
-    return y.view({T, D});
+    return y.view({kDriftTokens, kDriftWidth});
 }
 
 class Half final : public Study {
@@ -142,8 +141,12 @@ class Half final : public Study {
 
     static constexpr float kScale = 0.125f;  // 1 / sqrt(D)
 
-    static Tensor q(double s) { return to_tensor(scaled(drift_base_q(), s), {T, D}); }
-    static Tensor k(double s) { return to_tensor(scaled(drift_base_k(), s), {T, D}); }
+    static Tensor q(double s) {
+        return to_tensor(scaled(drift_base_q(), s), {kDriftTokens, kDriftWidth});
+    }
+    static Tensor k(double s) {
+        return to_tensor(scaled(drift_base_k(), s), {kDriftTokens, kDriftWidth});
+    }
 
     template <typename Values>
     static std::int64_t first_overflow(const Values& values, float factor) {
@@ -172,7 +175,7 @@ class Half final : public Study {
             const Counts fp32 = count(raw, kScale, false);
             const Tensor cosines = dots(normalised(scaled(drift_base_q(), s), gain_),
                                         normalised(scaled(drift_base_k(), s), gain_));
-            const Counts bounded = count(cosines, 1.0f / D, true);
+            const Counts bounded = count(cosines, 1.0f / kDriftWidth, true);
             table.rows.push_back({s, static_cast<double>(count(raw, 1.0f, true).overflows),
                                   static_cast<double>(count(raw, kScale, true).overflows),
                                   static_cast<double>(fp32.overflows), fp32.largest,

@@ -114,7 +114,7 @@ class LrSweep final : public Study {
     // What a point depends on beside its key.
     std::string settings() const {
         RigConfig rig = rig_;
-        Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
+        Json json = Json::parse(evenkeel::to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
         json.erase("jobs");
         if (const std::string text = text_fingerprint(rig); !text.empty()) {
             json[kTextFingerprint] = text;

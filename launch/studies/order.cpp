@@ -16,9 +16,9 @@ enum class Gains { kNone, kTied, kUntied };
 constexpr struct {
     Gains gains;
     const char* name;
-} kGains[] = {{Gains::kNone, "none"},
-              {Gains::kTied, "tied within a rotation pair"},
-              {Gains::kUntied, "one a channel"}};
+} kGainKinds[] = {{Gains::kNone, "none"},
+                  {Gains::kTied, "tied within a rotation pair"},
+                  {Gains::kUntied, "one a channel"}};
 
 struct Spread {
     double spread = 0.0;        // largest minus smallest logit over the positions
@@ -61,7 +61,7 @@ class Order final : public Study {
         plot.format = ".4f";
         plot.x_title = "position of the key";
         double worst_safe = 0.0, untied = 0.0, apart = 0.0;
-        for (const auto& [gains, gains_name] : kGains) {
+        for (const auto& [gains, gains_name] : kGainKinds) {
             double first = 0.0;
             for (const bool norm_first : {true, false}) {
                 const Spread exact = measure_reference(gains, norm_first);

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 // What the norm is wanted to cost, nats.
 constexpr double kCoolJump = 0.15, kHotJump = 0.05, kAnnealedExcess = 0.02, kFinalExcess = 0.01;
 constexpr double kHotLogit = 200.0, kLogitRatio = 3.0;
-constexpr const char* kGains = "gains";
+constexpr const char* kGainsPoint = "gains";
 
 std::string key_of(const BaseModel& base, std::string_view what) {
     return concat(base.name, "_", what);
@@ -48,7 +48,7 @@ class Retrofit final : public Study {
             if (command.point == base.name) {
                 return keep_point(command, settings(), train_base(rig_, base, command.out));
             }
-            if (command.point == key_of(base, kGains)) {
+            if (command.point == key_of(base, kGainsPoint)) {
                 return keep_point(command, settings(), measure_gains(rig_, base, command.out));
             }
             for (const Continuation& continuation : kContinuations) {
@@ -69,7 +69,7 @@ class Retrofit final : public Study {
         plan.keys.clear();
         for (const BaseModel& base : base_models(rig_)) {
             if (!results_.at(base.name).failure.empty()) continue;
-            plan.keys.push_back(key_of(base, kGains));
+            plan.keys.push_back(key_of(base, kGainsPoint));
         }
         for (const Continuation& continuation : kContinuations) {
             for (const BaseModel& base : base_models(rig_)) {
@@ -92,7 +92,7 @@ class Retrofit final : public Study {
   private:
     std::string settings() const {
         RetrofitRig rig = rig_;
-        Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
+        Json json = Json::parse(evenkeel::to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
         json.erase("jobs");
         if (const std::string text = text_fingerprint(rig.rig); !text.empty()) {
             json[kTextFingerprint] = text;
@@ -121,7 +121,7 @@ class Retrofit final : public Study {
     }
 
     void add_model(const BaseModel& base, Outcome& outcome) {
-        if (const PointResult* gains = at(base, kGains)) {
+        if (const PointResult* gains = at(base, kGainsPoint)) {
             outcome.tables.push_back(gains_table(base, *gains));
             add_gains_findings(base, *gains, outcome.findings);
         }

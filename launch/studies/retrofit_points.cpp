@@ -112,7 +112,7 @@ void write_start(LanguageModel& model,
     state.data = data.description();
     state.model = model.description();
     state.settings = "{}";
-    write_file_atomically(unfinished + "/trainer.json", to_json(state));
+    write_file_atomically(unfinished + "/trainer.json", evenkeel::to_json(state));
     store.commit(0);
 }
 

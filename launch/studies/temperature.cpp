@@ -109,7 +109,7 @@ class Temperature final : public Study {
   private:
     std::string settings() const {
         RigConfig rig = rig_;
-        Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
+        Json json = Json::parse(evenkeel::to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
         json.erase("jobs");
         if (const std::string text = text_fingerprint(rig); !text.empty()) {
             json[kTextFingerprint] = text;

@@ -121,7 +121,7 @@ class Transplant final : public Study {
 
     std::string settings() const {
         RigConfig rig = rig_;
-        Json json = Json::parse(to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
+        Json json = Json::parse(evenkeel::to_json([&](ConfigVisitor& v) { rig.visit_fields(v); }));
         json.erase("jobs");
         if (const std::string text = text_fingerprint(rig); !text.empty()) {
             json[kTextFingerprint] = text;

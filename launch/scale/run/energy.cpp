@@ -94,7 +94,7 @@ class Nvml {
     std::vector<void*> devices_;
 };
 
-std::string count_text(std::size_t count, const char* one, const char* more) {
+std::string devices_text(std::size_t count, const char* one, const char* more) {
     return concat(count, " ", count == 1 ? one : more);
 }
 
@@ -120,11 +120,11 @@ EnergyMeter::~EnergyMeter() = default;
 std::string EnergyMeter::sources() const {
     std::string text;
     if (!state_->packages.empty()) {
-        text = count_text(state_->packages.size(), "processor package", "processor packages");
+        text = devices_text(state_->packages.size(), "processor package", "processor packages");
     }
     if (state_->gpus) {
         text +=
-            concat(text.empty() ? "" : ", ", count_text(state_->gpus->devices(), "GPU", "GPUs"));
+            concat(text.empty() ? "" : ", ", devices_text(state_->gpus->devices(), "GPU", "GPUs"));
     }
     return text;
 }

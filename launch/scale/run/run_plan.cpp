@@ -50,13 +50,6 @@ std::vector<std::int64_t> numbers_of(const char* key, const std::string& text) {
     return numbers;
 }
 
-std::vector<std::string> words_of(const std::string& text) {
-    std::istringstream stream(text);
-    std::vector<std::string> words;
-    for (std::string word; stream >> word;) words.push_back(word);
-    return words;
-}
-
 void check_range(const char* key, double value, double least, double most) {
     if (value >= least && value <= most) return;
     refuse(key, ": got ", value, ", want ", least, " to ", most);
@@ -102,6 +95,13 @@ RunPoint make_point(const RunPlan& plan,
 }
 
 }  // namespace
+
+std::vector<std::string> words_of(const std::string& text) {
+    std::istringstream stream(text);
+    std::vector<std::string> words;
+    for (std::string word; stream >> word;) words.push_back(word);
+    return words;
+}
 
 void RunPlan::visit_fields(ConfigVisitor& v) {
     static constexpr const char* kScaling[] = {"strong", "weak"};

@@ -54,6 +54,9 @@ struct RunPoint {
     std::int64_t data_parallel() const { return ranks / tensor_parallel(); }
 };
 
+// What blanks divide.
+std::vector<std::string> words_of(const std::string& text);
+
 RunPlan load_run_plan(const std::string& file, const std::vector<std::string>& overrides);
 // All combinations in which tensor_parallel divides ranks, in the order of configurations, lengths, groups and ranks; the
 // micro-batch is the largest divisor of a copy's part of the batch that is not above the configuration's. Throws kConfig for
