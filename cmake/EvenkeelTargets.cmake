@@ -25,3 +25,10 @@ function(evenkeel_library name)
     evenkeel_precompile(${target} ${PROJECT_SOURCE_DIR}/framework/tensor.h
                         ${PROJECT_SOURCE_DIR}/framework/config.h ${ARG_PRECOMPILE})
 endfunction()
+
+# evenkeel_compile_together(TARGET GROUP SOURCE...): compiles these sources of the target as one, which reads headers and
+# makes their templates once. Two of them must not give one name to different things, even in unnamed namespaces.
+function(evenkeel_compile_together target group)
+    set_source_files_properties(${ARGN} PROPERTIES UNITY_GROUP ${group})
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+endfunction()
