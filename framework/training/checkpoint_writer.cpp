@@ -171,7 +171,7 @@ int CheckpointWriter::status_of_all() { return static_cast<int>(model_.max_over_
 void CheckpointWriter::fail() {
     if (!error_.empty()) {
         log_warning(concat("the checkpoint of step ", step_,
-                           " could not be written, training goes on: ", error_));
+                           " could not be written, those before it are as they were: ", error_));
     }
     failure_ = error_.empty() ? "another rank could not write its part" : error_;
     if (model_.is_main_rank()) store_.discard(step_);

@@ -25,6 +25,7 @@ RunState read_resumable(const std::string& checkpoint,
 }
 
 void resume_from(const std::string& checkpoint,
+                 const TrainerConfig& config,
                  TrainableModel& model,
                  RunState& state,
                  AlarmBoard& board) {
@@ -34,6 +35,12 @@ void resume_from(const std::string& checkpoint,
         log_warning("resuming with other settings than " + checkpoint +
                     " was trained with: " + changed);
     }
+    const std::int64_t before = batch_size_of(saved.settings);
+    if (!config.skip_batches.empty() && before != config.batch_size && model.is_main_rank()) {
+        log_warning(concat("trainer.skip_batches counts batches of ", config.batch_size,
+                           " sequences now, those of the records before step ", saved.step,
+                           " have ", before));
+    }
     model.load_state(checkpoint);
     state.step = saved.step;
     state.updates = saved.updates;
@@ -41,7 +48,11 @@ void resume_from(const std::string& checkpoint,
     state.sample = saved.sample;
     state.recent = saved.recent;
     board.restore(saved.alarms);
-    if (model.is_main_rank()) log_info(concat("resuming from ", checkpoint));
+    if (!model.is_main_rank()) return;
+    log_info(concat("resuming from ", checkpoint,
+                    config.init_from.empty()
+                        ? ""
+                        : "; trainer.init_from was for the start of the run, and is not read"));
 }
 
 // Why the data begins with its first sequence although the weights are of a run; "" where it goes on.
@@ -149,7 +160,7 @@ void start_or_resume(TrainableModel& model,
         checkpoint = newest_verified(store, readers, true);
     }
     if (!checkpoint.empty()) {
-        resume_from(checkpoint, model, state, board);
+        resume_from(checkpoint, config, model, state, board);
     } else if (!config.init_from.empty()) {
         start_from(newest_checkpoint(config.init_from, readers), config.init_moments, model, state);
     }

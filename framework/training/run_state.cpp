@@ -92,6 +92,13 @@ std::string data_difference(const RunState& saved, const RunState& now) {
 
 }  // namespace
 
+std::int64_t batch_size_of(const std::string& settings) {
+    const Json json = Json::parse(settings, nullptr, false);
+    const bool told = json.is_object() && json.contains("batch_size") &&
+                      json["batch_size"].is_number_integer();
+    return told ? json["batch_size"].get<std::int64_t>() : 0;
+}
+
 std::string json_difference(const std::string& got, const std::string& want) {
     return difference_of(got, want, got_and_want);
 }

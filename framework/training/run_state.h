@@ -32,6 +32,9 @@ RunState parse_run_state(const std::string& json, const std::string& origin);
 // `saved`: same model, seed, sequence length and data.
 void check_resumable(const RunState& saved, const RunState& now, const std::string& origin);
 
+// The sequences of a step in RunState::settings; 0 where they say nothing of it.
+std::int64_t batch_size_of(const std::string& settings);
+
 // Where two JSON objects differ: "num_layers: got 4, want 6; attention.head_dim: ..." ("" when equal).
 std::string json_difference(const std::string& got, const std::string& want);
 // The same in other words: "KEY: A before, B now; .."

@@ -151,6 +151,27 @@ TEST_F(TrainerStartTest, ResumesBitForBit) {
     }
 }
 
+TEST_F(TrainerStartTest, ResumingSaysWhatIsNotAsItWas) {
+    BigramTable first, second, third;
+    config_.stop_at_step = 5;
+    run(first, "run");
+    config_.resume = true;
+    config_.init_from = files_.file("nowhere");
+    config_.stop_at_step = 7;
+    ::testing::internal::CaptureStderr();
+    run(second, "run");
+    std::string said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("trainer.init_from was for the start"), std::string::npos) << said;
+    EXPECT_EQ(said.find("skip_batches"), std::string::npos) << said;
+    config_.skip_batches = "100";
+    config_.batch_size *= 2;
+    config_.stop_at_step = 9;
+    ::testing::internal::CaptureStderr();
+    run(third, "run");
+    said = ::testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("trainer.skip_batches counts batches of"), std::string::npos) << said;
+}
+
 TEST_F(TrainerStartTest, NamesAPlaceWithoutACheckpoint) {
     BigramTable model;
     config_.init_from = files_.file("nowhere");
