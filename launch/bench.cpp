@@ -29,7 +29,9 @@ constexpr struct {
     {"attention", bench::measure_attention},
     {"norm", bench::measure_norm},
     {"memory", bench::measure_memory},
+    {"growth", [] { return bench::measure_growth(); }},
     {"step", [] { return bench::measure_step(); }},
+    {"ops", [] { return bench::measure_ops(); }},
     {"recompute", [] { return bench::measure_recompute(); }},
     // A thread that writes would have to stay on the core of the one that starts it.
     {"checkpoint", [] { return bench::measure_checkpoint(); }, false},
@@ -47,7 +49,7 @@ std::string percent(double ratio) {
 
 void print(const Lines& lines, std::ostream& out) {
     for (const bench::Line& line : lines) {
-        out << "  " << std::left << std::setw(44) << line.name << std::right << std::setw(9)
+        out << "  " << std::left << std::setw(50) << line.name << std::right << std::setw(9)
             << format(std::abs(line.value) < 10.0 ? "%.2f" : "%.1f", line.value) << " " << std::left
             << std::setw(8) << line.unit << std::right;
         if (line.best > 0.0) out << format("best %8.1f", line.best);

@@ -101,6 +101,9 @@ class PinnedThreads {
 // Normal numbers, the first thousand repeated: only the time counts.
 Tensor random_tensor(const Shape& shape, DType dtype, std::string_view name);
 
+// `from` to `to`, of equal size, by all threads.
+void copy_bytes(const Tensor& from, const Tensor& to);
+
 // A square product of the machine's matrix library, the yardstick: oneDNN called directly, bf16 or
 // fp32.
 class YardstickGemm {
@@ -126,11 +129,18 @@ constexpr StepBench kCheckpointBench{256, 2, 512, 8, 9, 25.0};
 constexpr StepBench kRanksBench{512, 4, 1024, 1, 7, 10.0};
 constexpr StepBench kRecomputeBench{512, 4, 1024, 1, 7, 12.0};
 
+constexpr StepBench kOpsBench{512, 8, 1024, 2, 9, 20.0};
+constexpr StepBench kGrowthBench{256, 2, 512, 1, 7, 12.0};
+
 Lines measure_gemm();
 Lines measure_attention();
 Lines measure_norm();
 Lines measure_memory();
 Lines measure_step(const StepBench& size = {});
+// Each operation of that step: its part of the step's time, and how near it is to the machine's products or copies.
+Lines measure_ops(const StepBench& size = kOpsBench);
+// Time of a step by the number of sequences, and of attention by their length.
+Lines measure_growth(const StepBench& size = kGrowthBench);
 // Time and memory of a step with each ModelConfig::recompute.
 Lines measure_recompute(const StepBench& size = kRecomputeBench);
 // What writing checkpoints beside training costs the steps. Writes below the directory for temporary files.

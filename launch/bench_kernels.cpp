@@ -1,17 +1,15 @@
 // The kernels against the machine's own matrix products and copies.
-#include <malloc.h>
 #include <omp.h>
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
 #include <oneapi/dnnl/dnnl.hpp>
 
 #include "attention/flash_attention.h"
 #include "attention/qk_norm_rope.h"
 #include "framework/gemm.h"
 #include "framework/rng.h"
-#include "launch/bench.h"
+#include "launch/bench_attention.h"
 
 namespace evenkeel::bench {
 namespace {
@@ -19,42 +17,6 @@ namespace {
 constexpr int kRounds = 7;
 constexpr std::int64_t kYardstick = 1536;  // rows, columns and depth
 constexpr double kGiga = 1e9;
-
-struct AttentionCase {
-    std::int64_t head_dim, tokens, heads, kv_heads;
-
-    // Multiply-adds of q k^T and p v over the pairs that the causal mask leaves, twice.
-    double forward_flops() const {
-        const double pairs = 0.5 * static_cast<double>(tokens) * static_cast<double>(tokens + 1);
-        return 4.0 * static_cast<double>(heads * head_dim) * pairs;
-    }
-    // dv, dp, dq, dk and the logits again: five products for forward's two.
-    double backward_flops() const { return 2.5 * forward_flops(); }
-};
-
-struct AttentionTensors {
-    Tensor q, k, v, out, lse, dout, dq, dk, dv;
-    AttentionStats stats;
-
-    AttentionTensors(const AttentionCase& c, bool backward) {
-        const Shape query = {1, c.tokens, c.heads, c.head_dim};
-        const Shape key = {1, c.tokens, c.kv_heads, c.head_dim};
-        q = random_tensor(query, DType::kBFloat16, "q");
-        k = random_tensor(key, DType::kBFloat16, "k");
-        v = random_tensor(key, DType::kBFloat16, "v");
-        out = Tensor::uninitialized(query, DType::kBFloat16);
-        lse = Tensor::uninitialized({1, c.heads, c.tokens}, DType::kFloat32);
-        stats.max_logit = Tensor::uninitialized({c.heads}, DType::kFloat32);
-        stats.entropy = Tensor::uninitialized({c.heads}, DType::kFloat32);
-        if (!backward) return;
-        dout = random_tensor(query, DType::kBFloat16, "dout");
-        dq = Tensor::uninitialized(query, DType::kBFloat16);
-        dk = Tensor::uninitialized(key, DType::kBFloat16);
-        dv = Tensor::uninitialized(key, DType::kBFloat16);
-    }
-    void forward() { flash_attention_forward(q, k, v, {}, out, lse, &stats); }
-    void backward() { flash_attention_backward(q, k, v, out, lse, dout, {}, dq, dk, dv); }
-};
 
 Lines measure_attention_case(const AttentionCase& c, double forward_goal, double backward_goal) {
     AttentionTensors t(c, true);
@@ -77,21 +39,9 @@ Lines measure_attention_case(const AttentionCase& c, double forward_goal, double
             line("backward", 1, c.backward_flops(), backward_goal)};
 }
 
-// Peak resident memory of this process in bytes, since the last reset.
-double peak_resident_bytes() {
-    std::ifstream status("/proc/self/status");
-    for (std::string line; std::getline(status, line);) {
-        if (line.starts_with("VmHWM:")) return 1024.0 * std::stod(line.substr(6));
-    }
-    return 0.0;
-}
+}  // namespace
 
-void reset_peak_resident() {
-    malloc_trim(0);
-    std::ofstream("/proc/self/clear_refs") << "5";
-}
-
-void copy(const Tensor& from, const Tensor& to) {
+void copy_bytes(const Tensor& from, const Tensor& to) {
     const auto bytes = static_cast<std::int64_t>(from.bytes());
     const std::int64_t part = bytes / omp_get_max_threads() & ~std::int64_t{63};
 #pragma omp parallel
@@ -102,8 +52,6 @@ void copy(const Tensor& from, const Tensor& to) {
         std::memcpy(to.raw() + begin, from.raw() + begin, static_cast<std::size_t>(end - begin));
     }
 }
-
-}  // namespace
 
 Tensor random_tensor(const Shape& shape, DType dtype, std::string_view name) {
     const Tensor x = Tensor::uninitialized(shape, DType::kFloat32);
@@ -176,8 +124,8 @@ Lines measure_gemm() {
 }
 
 Lines measure_attention() {
-    Lines lines = measure_attention_case({64, 2048, 8, 4}, 0.60, 0.45);
-    for (const Line& line : measure_attention_case({128, 4096, 4, 2}, 0.70, 0.45)) {
+    Lines lines = measure_attention_case({64, 4096, 8, 4}, 0.72, 0.55);
+    for (const Line& line : measure_attention_case({128, 4096, 4, 2}, 0.82, 0.55)) {
         lines.push_back(line);
     }
     return lines;
@@ -195,7 +143,7 @@ Lines measure_norm() {
     const RopeTable rope = make_rope_table({}, width, 0, tokens);
     const auto times = time_in_turn(
         "norm",
-        {[&] { copy(x, y); }, [&] { qk_norm_rope_forward(x, gain, rope, {}, {}, y, rstd); },
+        {[&] { copy_bytes(x, y); }, [&] { qk_norm_rope_forward(x, gain, rope, {}, {}, y, rstd); },
          [&] { qk_norm_rope_backward(dy, x, gain, rstd, rope, {}, {}, y, dgain); }},
         2 * kRounds + 1);
     const auto bytes = static_cast<double>(x.bytes());
@@ -206,33 +154,11 @@ Lines measure_norm() {
             {"QK-norm + RoPE forward (reads x, writes y)",
              rate(1, 2.0),
              "GB/s",
-             {share_of_rounds(ratios_of(times[0], times[1]), "of the copy", 0.70)}},
+             {share_of_rounds(ratios_of(times[0], times[1]), "of the copy", 0.85)}},
             {"QK-norm + RoPE backward (reads dy, x; writes dx)",
              rate(2, 3.0),
              "GB/s",
-             {share_of_rounds(ratios_of(times[0], times[2]), "of the copy", 0.0, false, 1.5)}}};
-}
-
-Lines measure_memory() {
-    Lines lines;
-    double first = 0.0;
-    for (const std::int64_t tokens : {4096, 8192, 16384}) {
-        reset_peak_resident();
-        const double before = peak_resident_bytes();
-        {
-            AttentionTensors t({64, tokens, 4, 2}, true);
-            t.forward();
-            t.backward();
-        }
-        const double used = peak_resident_bytes() - before;
-        if (first == 0.0) first = used;
-        const auto growth = static_cast<double>(tokens) / 4096.0;
-        lines.push_back({concat("attention, inputs and outputs, T=", tokens),
-                         used / (1 << 20),
-                         "MiB",
-                         {{used / first / growth, "of growth in proportion to T"}}});
-    }
-    return lines;
+             {share_of_rounds(ratios_of(times[0], times[2]), "of the copy", 0.85, false, 1.5)}}};
 }
 
 }  // namespace evenkeel::bench

@@ -15,7 +15,7 @@ Lines measure_step(const StepBench& size) {
     Lines lines = {{name_of(size, "training step"),
                     flops / median(times[0]) / 1e9,
                     "GFLOP/s",
-                    {share_of_rounds(ratios_of(times[1], times[0]), "of bf16 GEMM", 0.50, false,
+                    {share_of_rounds(ratios_of(times[1], times[0]), "of bf16 GEMM", 0.60, false,
                                      flops / bf16.flops()),
                      share_of_rounds(ratios_of(times[2], times[0]), "of fp32 GEMM", 0.0, false,
                                      flops / fp32.flops())}}};

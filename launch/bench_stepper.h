@@ -51,10 +51,11 @@ class Stepper {
 
     void step() {
         compute_gradients(model_, {&batch_, 1}, numbers_);
-        adamw_step(model_.buckets(), {}, 1e-4, 0.0, numbers_, ++count_);
+        update();
         model_.finish_update();
         model_.head_metrics();
     }
+    void update() { adamw_step(model_.buckets(), {}, 1e-4, 0.0, numbers_, ++count_); }
     double seconds_of_step() {
         return seconds_of([this] { step(); }, 1);
     }

@@ -83,5 +83,32 @@ TEST(BenchTest, WhatBackwardMakesAgainIsMeasured) {
     EXPECT_LE(lines[5].shares.at(0).ratio, 1.0) << "memory of full against none";
 }
 
+TEST(BenchTest, EachOperationHasItsPartOfTheStep) {
+    const bench::Lines lines = bench::measure_ops(kTiny);
+    expect_lines(lines, {"whole step (C=64, 1 layers, T=16, B=1)", "  products, forward",
+                         "  products, gradients of inputs", "  products, gradients of weights",
+                         "  attention, forward", "  attention, backward",
+                         "  QK-norm + RoPE, forward", "  QK-norm + RoPE, backward",
+                         "  RMSNorm, forward", "  RMSNorm, backward", "  residual sum",
+                         "  SwiGLU, forward", "  SwiGLU, backward", "  AdamW", "  all of these"});
+    ASSERT_EQ(lines.size(), 15u);
+    double sum = 0.0;
+    for (std::size_t i = 1; i + 1 < lines.size(); ++i) {
+        EXPECT_EQ(lines[i].shares.at(0).of, "of the step");
+        EXPECT_GT(lines[i].shares.at(1).ratio, 0.0) << lines[i].name;
+        sum += lines[i].value;
+    }
+    // Medians of two rounds are means, which add up.
+    EXPECT_NEAR(lines.back().value, sum, 1e-9 * sum);
+}
+
+TEST(BenchTest, GrowthIsAgainstTheSmallest) {
+    const bench::Lines lines = bench::measure_growth({64, 1, 16, 1, 1, 20.0});
+    expect_lines(lines, {"training step, B=1", "training step, B=2", "training step, B=4",
+                         "training step, B=8", "attention forward, T=1024"});
+    EXPECT_DOUBLE_EQ(lines[0].shares.at(0).ratio, 1.0);
+    EXPECT_DOUBLE_EQ(lines[4].shares.at(0).ratio, 1.0);
+}
+
 }  // namespace
 }  // namespace evenkeel
