@@ -3,6 +3,8 @@
 #include "launch/cli.h"
 
 #include <malloc.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -374,6 +376,12 @@ void keep_freed_memory() {
     mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
 }
 
+// Whether nobody is left to read what goes into a pipe.
+bool pipe_is_closed(int descriptor) {
+    pollfd asked{descriptor, POLLOUT, 0};
+    return ::poll(&asked, 1, 0) == 1 && (asked.revents & POLLERR) != 0;
+}
+
 int run_program(int argc, char** argv, MpiSession& session) {
     CLI::App program{
         "Evenkeel: tensor-parallel attention with QK normalisation, trained under mpirun.",
@@ -448,7 +456,9 @@ int run_program(int argc, char** argv, MpiSession& session) {
     start_watchdog(session.world(), {});  // until the command gives it a time-out and a directory
     choice.run(session.world());
     std::cout.flush();
-    EVENKEEL_CHECK_CODE(std::cout.good(), ErrorCode::kIo, "output",
+    // Whoever reads has read enough: evenkeel inspect | head.
+    const bool closed = !std::cout.good() && pipe_is_closed(STDOUT_FILENO);
+    EVENKEEL_CHECK_CODE(std::cout.good() || closed, ErrorCode::kIo, "output",
                         "standard output: cannot write all of the result");
     // What rank 0 does last, writing files, may fail. While other ranks are finalising MPI, Open MPI crashes
     // or hangs when one aborts, so they wait here.

@@ -31,7 +31,8 @@ void add_retrofit(CLI::App& program, RetrofitCommand& command, Choice& choice) {
                    "Those that get the norm, such as 0,3-5; default all");
     app.add_option("--tokens", command.tokens, "Held-out tokens to make gains from")
         ->capture_default_str();
-    app.add_flag("!--no-refine", command.refine, "Keep the mean rms everywhere");
+    app.add_flag_callback(
+        "--no-refine", [&command] { command.refine = false; }, "Keep the mean rms everywhere");
     add_overrides(app, command.overrides);
     app.add_flag("--json", command.json, "Print JSON");
     app.footer(

@@ -54,6 +54,7 @@ void run_import(const ImportCommand& command) {
     RunConfig config;
     config.model = folder.config();
     config.trainer.seq_len = std::min(config.trainer.seq_len, config.model.max_seq_len);
+    config.trainer.micro_batch_size = 4;  // so that more than one data-parallel rank has a part
     config.schedule = schedule_of_import();
     // A run that continues from these weights has a directory of its own.
     const fs::path run = fs::absolute(command.out).lexically_normal();

@@ -69,6 +69,11 @@ RunDifferences differences(const std::string& run,
                         " are ", unit, ", those of ", other, " ", other_unit,
                         ": want two runs of one kind of data");
     RunDifferences found;
+    // Of which settings may say nothing: parallel.data_parallel takes what there is.
+    if (compare_keys(run_summary, other_summary, {"ranks"}) == Alike::kNo) {
+        found.settings.push_back(
+            {"ranks", run_summary.at("ranks").dump(), other_summary.at("ranks").dump()});
+    }
     const std::vector<Setting> mine = settings_of(run_config), theirs = settings_of(other_config);
     bool other_paths = false;
     for (std::size_t i = 0; i < mine.size(); ++i) {

@@ -34,11 +34,13 @@ void choose(std::int64_t available,
     const std::int64_t judged =
         std::max<std::int64_t>((tokens + 2 * data.seq_len - 1) / (2 * data.seq_len), 1);
     const std::int64_t wanted = 3 * judged;
-    EVENKEEL_CHECK_CODE(available >= wanted, ErrorCode::kConfig, kRetrofit,
-                        "--data: too little: got ", available, " held-out sequences of ",
-                        data.seq_len, " tokens in ", origin, ", want ", wanted, ": ", 2 * judged,
-                        " to make gains from (--tokens ", tokens, ") and ", judged,
-                        " to judge them by");
+    EVENKEEL_CHECK_CODE(
+        available >= wanted, ErrorCode::kConfig, kRetrofit, "--data: too little: got ", available,
+        " held-out sequences of ", data.seq_len, " tokens in ", origin, ", want ", wanted, ": ",
+        2 * judged, " to make gains from (--tokens ", tokens, ") and ", judged, " to judge them by",
+        available >= 3
+            ? concat("; --tokens ", available / 3 * 2 * data.seq_len, " would do with these")
+            : "");
     std::vector<std::int64_t> calibration, held_out;
     for (std::int64_t i = 0; i < wanted; ++i) {
         (i % 3 == 2 ? held_out : calibration).push_back(i * available / wanted);

@@ -214,12 +214,16 @@ class LayerFit {
                                  double mean,
                                  double k_gain) const {
         const std::vector<double> scale(start.size(), mean);
-        const std::vector<double> lower(start.size(), kSmallestGain);
+        const std::vector<double> upper = limits(map, k_gain);
+        std::vector<double> lower(start.size());
+        for (std::size_t f = 0; f < lower.size(); ++f) {
+            lower[f] = std::min(std::max(options_.least_share * mean, kSmallestGain), upper[f]);
+        }
         const BoxNewtonResult found = minimize_in_box(
             [&](std::span<const double> g, double* gradient, double* hessian) {
                 return objective.evaluate(g, gradient, hessian);
             },
-            start, scale, lower, limits(map, k_gain), {.ridge = options_.ridge});
+            start, scale, lower, upper, {.ridge = options_.ridge});
         head.iterations += found.iterations;
         if (found.ridged && !head.ridged) {
             add_sentence(

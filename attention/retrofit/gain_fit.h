@@ -37,6 +37,9 @@ struct GainFitOptions {
     // (BoxNewtonOptions::ridge): those that hardly matter then do not follow the noise of the last digits, which
     // differs between tensor-parallel sizes.
     double ridge = 1e-3;
+    // Fitted gains are at least this share of the head's mean rms. One that is nearly nothing says hardly less, but while a
+    // norm comes in its power lambda has a slope of lambda g^(lambda-1), in which all other gradients would drown.
+    double least_share = 1.0 / 32.0;
     // No logit of the new layer may be larger (logit_bound.h); q gains are held below what that takes. 0: none.
     double bound = 0.0;
 };

@@ -28,7 +28,8 @@ std::string text_of(RawDocument document, const std::string& text_key) {
     auto json = nlohmann::json::parse(document.text, nullptr, false);
     check(json.is_object(), "want a JSON object on the line");
     const auto at = json.find(text_key);
-    check(at != json.end(), "got no \"", text_key, "\", want the document's text");
+    check(at != json.end(), "got no \"", text_key,
+          "\", want the document's text; data build --text-key names another");
     check(at->is_string(), "\"", text_key, "\": want a string");
     return std::move(at->get_ref<std::string&>());
 }

@@ -104,10 +104,11 @@ void RunRecorder::record_non_finite(std::int64_t step, const StepOutcome& outcom
 
 void RunRecorder::show_progress(const MetricRecord& record) {
     const bool last = record.step == end_step_;
-    if (!last && !log_to_terminal() && seconds_since(last_shown_) < 2.0) return;
+    bool stays = false;  // on a terminal, where later lines take the place of others
+    for (const auto& [name, value] : record.scalars) stays = stays || name == "validation_loss";
+    if (!last && !stays && !log_to_terminal() && seconds_since(last_shown_) < 2.0) return;
     last_shown_ = Clock::now();
     std::string line = concat("step ", record.step, "/", config_.steps);
-    bool stays = false;  // on a terminal, where later lines take the place of others
     for (const auto& [name, value] : record.scalars) {
         if (name == "loss") line += "  loss " + fixed(value, 4);
         if (name == "tokens_per_second") line += "  " + fixed(value, 0) + " tokens/s";
@@ -115,10 +116,7 @@ void RunRecorder::show_progress(const MetricRecord& record) {
         if (name == "max_logit_max") line += "  max logit " + fixed(value, 2);
         if (name == "max_logit_uncapped_max") line += " (" + fixed(value, 2) + " uncapped)";
         if (name == "entropy_mean") line += "  entropy " + fixed(value, 2);
-        if (name == "validation_loss") {
-            line += "  validation loss " + fixed(value, 4);
-            stays = true;
-        }
+        if (name == "validation_loss") line += "  validation loss " + fixed(value, 4);
     }
     const double per_step = seconds_since(start_) / static_cast<double>(record.step - first_step_);
     line += "  left " + duration(per_step * static_cast<double>(end_step_ - record.step));

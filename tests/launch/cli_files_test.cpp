@@ -103,6 +103,17 @@ TEST(CliFilesTest, AChangeByIntentIsAcceptedInOneCommand) {
                    {1, {"got no checkpoint"}});
 }
 
+TEST(CliFilesTest, AReaderThatHasReadEnoughIsNoError) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
+    const std::string inspect = std::string(EVENKEEL_PROGRAM) + " inspect " + tiny.run;
+    const Outcome cut = run_command("{ sleep 0.2; " + inspect + "; echo $? >&2; } | true");
+    EXPECT_EQ(cut.output, "0\n");
+    const Outcome full = run_command("{ " + inspect + "; echo $? >&2; } >/dev/full");
+    EXPECT_NE(full.output.find("cannot write all of the result\n1\n"), std::string::npos)
+        << full.output;
+}
+
 TEST(CliFilesTest, AFileAtItsLimitIsAnErrorAndNoDeath) {
     const TinyRun tiny;
     const Outcome outcome =

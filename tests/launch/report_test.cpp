@@ -187,6 +187,17 @@ TEST_F(DifferencesTest, SettingsAreNamedWithBothValues) {
     EXPECT_EQ(to_json(one).at("settings_that_differ").size(), 1u);
 }
 
+TEST_F(DifferencesTest, RanksCountWhereNoSettingNamesThem) {
+    summary_a_ = {{"ranks", 2}};
+    summary_b_ = {{"ranks", 4}};
+    const RunDifferences one = found();
+    ASSERT_EQ(one.settings.size(), 1u);
+    EXPECT_EQ(one.settings[0].path, "ranks");
+    EXPECT_EQ(one.settings[0].other, "4");
+    summary_b_ = {{"ranks", 2}};
+    EXPECT_TRUE(found().settings.empty());
+}
+
 TEST_F(DifferencesTest, OtherDataIsToldUnlessItIsTheSameTextElsewhere) {
     a_.data.path = "a.txt";
     b_.data.path = "b.txt";

@@ -8,6 +8,7 @@
 #include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/storage/safetensors.h"
+#include "framework/training/metrics.h"
 #include "launch/retrofit_findings.h"
 #include "tests/launch/command_line.h"
 
@@ -212,6 +213,30 @@ TEST_F(RetrofitCommandTest, AnnealedItStartsAsTheModelThatItWas) {
     const Json json = findings("a");
     EXPECT_EQ(json["loss_at_start"].get<double>(), json["loss_before"].get<double>());
     EXPECT_NE(json["loss_after"].get<double>(), json["loss_before"].get<double>());
+}
+
+// Small gains have large gradients while the norm comes in, of which clipping would leave the others nothing.
+TEST_F(RetrofitCommandTest, AnnealedItsFirstStepsHaveTheControlsGradients) {
+    ASSERT_EQ(retrofit("a",
+                       "--anneal 10 --gains kl_untied --set trainer.steps=12 "
+                       "--set schedule.peak_lr=1e-3 --set trainer.log_interval=1")
+                  .status,
+              0);
+    const auto largest = [&](const std::string& name) {
+        const Outcome outcome = run_evenkeel("train --config " + out("a") + "/" + name + ".json");
+        EXPECT_EQ(outcome.status, 0) << outcome.output;
+        const std::string run = name == "config" ? "continued" : name;
+        double most = 0.0;
+        for (const MetricRecord& record : read_metrics(out("a") + "/" + run + "/metrics.jsonl")) {
+            for (const auto& [key, value] : record.scalars) {
+                if (key == "grad_norm") most = std::max(most, value);
+            }
+        }
+        return most;
+    };
+    const double control = largest("control");
+    EXPECT_GT(control, 0.0);
+    EXPECT_LT(largest("config"), 2.0 * control);
 }
 
 TEST_F(RetrofitCommandTest, TrainingGoesOnFromBothAndResumes) {

@@ -159,15 +159,13 @@ Figure model_figure(const std::vector<Result>& results) {
     plot.x_title = "modelled ms";
     plot.format = ".4g";
     plot.scale = LinePlot::Scale::kFromZero;
-    Series steps{"step", color_of(0), {}, Series::Style::kMarked};
+    Series steps{"step", color_of(0), {}, Series::Style::kPoints};
     double most = 0.0;
     for (const Result& r : results) {
         if (!r.modelled) continue;
         steps.points.push_back({1e3 * r.modelled->total(), 1e3 * r.measured->seconds});
         most = std::max(most, steps.points.back().x);
     }
-    std::sort(steps.points.begin(), steps.points.end(),
-              [](const Point& a, const Point& b) { return a.x < b.x; });
     plot.series = {steps};
     if (most > 0.0) {
         plot.series.push_back(
@@ -191,7 +189,7 @@ PageTable points_table(const std::vector<Result>& results, const Names& names) {
         const Measured& m = *r.measured;
         table.rows.push_back(
             {names.point(r) + (m.oversubscribed ? " (take turns)" : ""),
-             concat(r.config.trainer.batch_size), number("%.4g", m.tokens_per_second()),
+             concat(r.config.trainer.batch_size), number("%.0f", m.tokens_per_second()),
              milliseconds(m.seconds),
              concat(milliseconds(m.first_quartile), " - ", milliseconds(m.third_quartile)),
              r.peak_flops > 0.0 ? percent_text(r.utilisation) : "",

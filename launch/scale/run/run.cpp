@@ -282,7 +282,7 @@ void Study::keep(const Result& result, const std::string& measured) {
     const double rest =
         passed / static_cast<double>(done_) * static_cast<double>(left_.size() - done_);
     const std::string numbers =
-        result.measured ? concat("  ", number("%.4g", result.measured->tokens_per_second()),
+        result.measured ? concat("  ", number("%.0f", result.measured->tokens_per_second()),
                                  " tokens/s  loss ", number("%.4f", result.measured->losses.back()))
                         : "";
     log_progress(

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "attention/logit_bound.h"
 #include "attention/retrofit/head_rows.h"
@@ -104,6 +106,39 @@ TEST(GainFit, DivergenceFallsOnHeldOutRowsOfEveryHead) {
             EXPECT_FALSE(head.ridged) << what;
             EXPECT_LE(head.iterations, 15) << what;
         }
+    }
+}
+
+// A gain of nearly nothing would have a gradient of nearly everything while a norm comes in.
+TEST(GainFit, NoFittedGainIsNearlyNothing) {
+    // Keys without a channel of queries would want that channel's gain to vanish.
+    Tensor q = make_heads(HeadKind::kFluctuating, false, {kSequences, T, H, D}, 1);
+    const Tensor k = make_heads(HeadKind::kFluctuating, true, {kSequences, T, K, D}, 1);
+    for (std::int64_t r = 0; r < q.numel() / D; ++r) {
+        // Noise that has grown with the row: it says less than the norm makes of it.
+        float* row = q.data<float>() + r * D;
+        row[3] = (r % 2 == 0 ? 1.0f : -1.0f) * 0.1f * row[3];
+    }
+    HeadCalibration calibration(plain_attention(H, K, D), H, K, {});
+    calibration.update(q, k);
+    for (const GainEstimator estimator : {GainEstimator::kKlTied, GainEstimator::kKlUntied}) {
+        GainFitOptions options{.estimator = estimator, .refine = false};
+        const auto least_share = [&](const GainFit& found) {
+            float least = std::numeric_limits<float>::infinity();
+            for (std::int64_t i = 0; i < H * D; ++i) {
+                const double mean = found.heads[static_cast<std::size_t>(i / D)].q_mean;
+                least = std::min(least, found.q_gain.data<float>()[i] / static_cast<float>(mean));
+            }
+            return least;
+        };
+        options.least_share = 0.5;
+        const GainFit held = fit_gains(calibration, options);
+        EXPECT_NEAR(least_share(held), 0.5f, 1e-6f) << "something wants to be less";
+        for (const HeadFit& head : held.heads) {
+            EXPECT_LE(head.chosen.fit.mean, head.mean_rms.fit.mean);
+        }
+        EXPECT_GE(least_share(fit_gains(calibration, {.estimator = estimator, .refine = false})),
+                  1.0f / 32.0f * (1.0f - 1e-6f));
     }
 }
 
