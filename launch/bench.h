@@ -98,6 +98,10 @@ class PinnedThreads {
     std::vector<int> cores_;  // empty: nothing is pinned
 };
 
+// Peak resident memory of this process in bytes, since the last reset, which also gives unused memory back.
+double peak_resident_bytes();
+void reset_peak_resident();
+
 // Normal numbers, the first thousand repeated: only the time counts.
 Tensor random_tensor(const Shape& shape, DType dtype, std::string_view name);
 

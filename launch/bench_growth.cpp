@@ -7,9 +7,7 @@
 #include "launch/bench_stepper.h"
 
 namespace evenkeel::bench {
-namespace {
 
-// Peak resident memory of this process in bytes, since the last reset.
 double peak_resident_bytes() {
     std::ifstream status("/proc/self/status");
     for (std::string line; std::getline(status, line);) {
@@ -22,6 +20,8 @@ void reset_peak_resident() {
     malloc_trim(0);
     std::ofstream("/proc/self/clear_refs") << "5";
 }
+
+namespace {
 
 // Memory of attention forward and backward, its inputs and outputs among it, over that of the first length, over what it
 // would be in proportion to it.

@@ -260,37 +260,6 @@ void add_report(CLI::App& program, ReportCommand& command, Choice& choice) {
     });
 }
 
-void add_bench(CLI::App& program, BenchCommand& command, std::string& device, Choice& choice) {
-    CLI::App& app = *program.add_subcommand(
-        "bench", "Measure this machine and the kernels, as ratios taken in one run");
-    app.add_option("--only", command.only, "Measure only this (repeatable)")
-        ->check(CLI::IsMember(bench_names()))
-        ->allow_extra_args(false);
-    app.add_option("--device", device, "Where to measure: cpu or cuda (norm and attention only)")
-        ->capture_default_str()
-        ->check(CLI::IsMember({name_of(Device::kCpu), name_of(Device::kCuda)}));
-    app.add_flag("--json", command.json, "Print JSON");
-    app.footer(
-        "Examples:\n"
-        "  evenkeel bench\n"
-        "  evenkeel bench --only gemm --only attention --json\n"
-        "  evenkeel bench --device cuda --json\n"
-        "  mpirun -np 2 --bind-to none evenkeel bench --only ranks\n\n"
-        "JSON: {MEASUREMENT: [{name, value, unit, best, shares: [{ratio, of, low, high, rounds, "
-        "goal, "
-        "goal_at_most}]}]}.\n"
-        "low and high hold the middle half of the rounds' ratios. A long part says on standard "
-        "error how far it is, and\nbegins no further round after 10 to 25 seconds.\n"
-        "value is of the median round, best of the fastest one (GPU only); shares are fractions of "
-        "what \"of\"\n"
-        "says; a share has goal, goal_at_most or neither. With --device cuda there is also device: "
-        "{name, driver, multiprocessors}.");
-    app.callback([&] {
-        command.device = device == name_of(Device::kCuda) ? Device::kCuda : Device::kCpu;
-        choice.run = [&](Communicator& world) { run_bench(command, world); };
-    });
-}
-
 void add_methods(CLI::App& program, MethodsCommand& command, Choice& choice) {
     CLI::App& app = *program.add_subcommand(
         "methods", "The ways to keep attention logits bounded, by the names of model.method");
@@ -405,13 +374,12 @@ int run_program(int argc, char** argv, MpiSession& session) {
     ImportCommand import_folder;
     ExportCommand export_run;
     ReportCommand report;
-    BenchCommand bench;
+    BenchCommands bench;
     MethodsCommand methods;
     ScaleCommands scale;
     DoctorCommand doctor;
     StudyCommand study;
     bool table = false;
-    std::string device = name_of(bench.device);
     add_train(program, train, choice, table);
     add_eval(program, eval, choice);
     add_sample(program, sample, choice);
@@ -421,7 +389,7 @@ int run_program(int argc, char** argv, MpiSession& session) {
     add_import(program, import_folder, choice);
     add_export(program, export_run, choice);
     add_report(program, report, choice);
-    add_bench(program, bench, device, choice);
+    add_bench(program, bench, choice);
     add_methods(program, methods, choice);
     add_study(program, study, choice);
     add_scale(program, scale, choice);

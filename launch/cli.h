@@ -24,6 +24,14 @@ inline void add_overrides(CLI::App& app, std::vector<std::string>& overrides) {
         ->allow_extra_args(false);
 }
 
+struct BenchCommands {
+    BenchCommand all;
+    BenchAttentionCommand attention;
+    BenchStepCommand step;
+    std::string device = name_of(Device::kCpu), type = "bf16";  // as typed
+    bool forward = false;
+};
+void add_bench(CLI::App& program, BenchCommands& commands, Choice& choice);
 void add_data(CLI::App& program,
               DataBuildCommand& build,
               DataInspectCommand& inspect,

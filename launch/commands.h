@@ -10,6 +10,7 @@
 #include "framework/data/corpus_builder.h"
 #include "framework/device.h"
 #include "launch/exit_status.h"
+#include "model/model_config.h"
 #include "parallel/communicator.h"
 
 namespace evenkeel {
@@ -125,6 +126,28 @@ struct BenchCommand {
 };
 void run_bench(const BenchCommand& command, Communicator& world);
 std::vector<std::string> bench_names();
+
+// What `evenkeel bench` measures of one computation, on the CPU: seconds of a call and the memory that it takes.
+struct BenchAttentionCommand {
+    std::int64_t batch = 1, tokens = 2048, heads = 8, kv_heads = 4, head_dim = 64;
+    ComputeType type = ComputeType::kBf16;
+    bool backward = true;
+    double seconds = 1.0;         // that it is measured for
+    std::string inputs, outputs;  // safetensors files; "": random inputs, outputs are not kept
+    bool json = false;
+};
+void run_bench_attention(const BenchAttentionCommand& command, Communicator& world);
+
+struct BenchStepCommand {
+    std::string config;  // --config FILE
+    std::vector<std::string> overrides;
+    std::string tokens;  // a file of sequences; "": random ones
+    double seconds = 3.0;
+    std::int64_t steps = 0;  // to measure, whatever time they take; 0: as many as fill the seconds
+    bool json = false;
+};
+// Collective over world.
+void run_bench_step(const BenchStepCommand& command, Communicator& world);
 
 struct StudyCommand {
     std::string name;

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "framework/json.h"
 #include "framework/storage/checkpoint.h"
 #include "framework/training/run_lock.h"
 #include "tests/launch/command_line.h"
@@ -49,6 +50,23 @@ TEST(RanksTest, TwoRanksTrainLikeOne) {
     const std::size_t at = report.output.find(words);
     ASSERT_NE(at, std::string::npos) << report.output;
     EXPECT_LT(std::stod(report.output.substr(at + words.size())), 1e-5) << report.output;
+}
+
+TEST(RanksTest, TwoRanksAreMeasuredAtTheStepsOfOne) {
+    const TinyRun tiny;
+    const std::string command =
+        "bench step --steps 3 --json --set model.type=fp32 --config " + tiny.config;
+    const Outcome one = run_evenkeel(command);
+    const Outcome two =
+        run_ranks("-np 2 " EVENKEEL_PROGRAM " " + command + " --set parallel.tensor_parallel=2");
+    ASSERT_EQ(one.status, 0) << one.output;
+    ASSERT_EQ(two.status, 0) << two.output;
+    const auto losses = [](const Outcome& outcome) {
+        return nlohmann::json::parse(outcome.output).at("losses").get<std::vector<double>>();
+    };
+    const std::vector<double> want = losses(one), got = losses(two);
+    ASSERT_EQ(got.size(), 4u);
+    for (std::size_t i = 0; i < 4; ++i) EXPECT_NEAR(got[i], want[i], 1e-5 * want[i]);
 }
 
 TEST(RanksTest, AnAlarmEndsAllRanksAndIsSaidOnce) {

@@ -1,0 +1,37 @@
+// One computation, measured for some time: what other programs that do the same can be held against.
+#pragma once
+
+#include <vector>
+
+#include "launch/bench.h"
+#include "launch/commands.h"
+
+namespace evenkeel::bench {
+
+struct CallResult {
+    std::vector<double> seconds;  // of each call
+    double peak_bytes = 0.0;      // resident memory that it took, inputs included
+    std::vector<double> losses;   // of each step, the one that warms up included; of training only
+};
+
+// Growth of this process's resident memory from now on.
+class MemoryGrowth {
+  public:
+    MemoryGrowth();
+    // What has been taken and given back until now does not count.
+    void forget_peak();
+    double peak_bytes() const;
+
+  private:
+    double before_;
+};
+
+// Seconds of each of as many calls in a row as fill that time, one at least. With `world`, its rank 0's clock decides for
+// all.
+std::vector<double> times_within(double seconds, const Body& body, Communicator* world = nullptr);
+// Of so many calls.
+std::vector<double> times_of(std::int64_t calls, const Body& body);
+
+void print(const CallResult& result, bool json);
+
+}  // namespace evenkeel::bench
