@@ -1,12 +1,12 @@
 // Two ranks against one, and what concerns several ranks only: the watchdog, the comparison of copies, sequence
 // parallelism, a cut optimizer. What is compared is timed in pairs of alternating order.
 #include <omp.h>
-#include <sched.h>
 
 #include <chrono>
 #include <thread>
 
 #include "framework/buffer.h"
+#include "framework/cores.h"
 #include "launch/bench_stepper.h"
 #include "model/memory_plan.h"
 #include "parallel/collective_log.h"
@@ -14,11 +14,6 @@
 
 namespace evenkeel::bench {
 namespace {
-
-int cores_of_this_process() {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
-}
 
 struct Pairs {
     std::vector<double> with, without;  // seconds
@@ -208,7 +203,7 @@ Lines measure_zero_stage(Communicator& world, const StepBench& size) {
 Lines measure_ranks(Communicator& world, const StepBench& size) {
     EVENKEEL_CHECK_CODE(world.size() == 2, ErrorCode::kConfig, "bench", "ranks: got ", world.size(),
                         " ranks, want 2; start: mpirun -np 2 --bind-to none evenkeel bench");
-    EVENKEEL_CHECK_CODE(cores_of_this_process() >= 2, ErrorCode::kConfig, "bench",
+    EVENKEEL_CHECK_CODE(allowed_cores().size() != 1, ErrorCode::kConfig, "bench",
                         "ranks: this rank may use one core only, want two; start: mpirun -np 2 "
                         "--bind-to none evenkeel bench");
     Lines lines;

@@ -279,10 +279,8 @@ void accept(const InspectCommand& command) {
     EVENKEEL_CHECK_CODE(fs::is_directory(command.path), ErrorCode::kIo, "inspect", command.path,
                         ": no such directory, want a run or a checkpoint");
     const std::string directory = directory_of(command.path);
-    EVENKEEL_CHECK_CODE(
-        step_of_name(fs::path(directory).lexically_normal().filename().string()) >= 0,
-        ErrorCode::kIo, "inspect", command.path,
-        ": got no checkpoint, want a run or a directory step_00000020");
+    EVENKEEL_CHECK_CODE(step_of_directory(directory) >= 0, ErrorCode::kIo, "inspect", command.path,
+                        ": got no checkpoint, want a run or a directory step_00000020");
     const CheckpointFaults before = find_faults(directory, Check::kContents);
     for (const FileFault& fault : before.faults) {
         std::cout << "changed   " << printable(fault.file) << ": " << printable(fault.reason)
@@ -294,7 +292,7 @@ void accept(const InspectCommand& command) {
     } catch (const Error&) {
         // It is among the faults.
     }
-    manifest.step = step_of_name(fs::path(directory).lexically_normal().filename().string());
+    manifest.step = step_of_directory(directory);
     open_state(directory, "model");  // what cannot be read is no better for a manifest
     EVENKEEL_CHECK_CODE(fs::is_regular_file(fs::path(directory) / "trainer.json"), ErrorCode::kIo,
                         "inspect", directory, ": trainer.json is missing");

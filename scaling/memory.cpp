@@ -56,7 +56,8 @@ MemoryPlan plan_memory(const StepPlan& plan) {
 
 std::size_t usable_bytes(const Hardware& hardware) {
     constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
-    return usable_memory(static_cast<std::size_t>(hardware.memory_gib * kGib));
+    constexpr double kMostGib = 1e9;  // of what a size can hold
+    return usable_memory(static_cast<std::size_t>(std::min(hardware.memory_gib, kMostGib) * kGib));
 }
 
 double checkpoint_bytes(const ModelConfig& model) {

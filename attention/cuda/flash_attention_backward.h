@@ -15,6 +15,7 @@ struct FlashBackwardProblem {
     // scores s (FlashProblem) p = 2^((s - shift) scale_log2 + offset), ds = p (dp - delta). As a rule
     // shift is lse in scores and offset its rounding; where lse is too large for that, shift is the
     // row's maximum and offset minus the logarithm of its sum, found anew.
+    // The fp32 kernels keep {shift, weight, delta}: p = e^((s - shift) logit_scale) weight.
     float* rows;
     int padded_queries;
     // Sums over 16 rows of e^(sink - lse) delta, as [H][B][sink_shares()]. Null: not wanted.

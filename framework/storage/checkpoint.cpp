@@ -396,7 +396,7 @@ std::string newest_verified(const CheckpointStore& store,
 
 void check_as_written(const std::string& directory, const CheckpointReaders& readers) {
     // Of other directories nothing says that a manifest must be there.
-    const bool is_checkpoint = step_of_name(fs::path(directory).filename().string()) >= 0;
+    const bool is_checkpoint = step_of_directory(directory) >= 0;
     EVENKEEL_CHECK_CODE(is_verified(directory, readers), ErrorCode::kIo, "checkpoint", directory,
                         ": is not as it was written, the warning says where (if the change is "
                         "yours, ",

@@ -152,12 +152,6 @@ fs::file_type type_of(const std::string& path) {
                       error.value());
 }
 
-// The step that a directory has the name of, -1 for any other name.
-std::int64_t step_of_directory(const std::string& directory) {
-    const fs::path path = fs::path(directory).lexically_normal();
-    return step_of_name((path.has_filename() ? path : path.parent_path()).filename().string());
-}
-
 // What is wrong with a directory that has no manifest: nothing where none was ever written.
 void find_faults_without_manifest(const std::string& directory,
                                   const std::function<void(const char*, std::string)>& add) {
@@ -223,6 +217,11 @@ std::int64_t step_of_name(const std::string& name) {
     const auto [end, error] = std::from_chars(name.data() + skip, last, step);
     if (error != std::errc() || end != last || step < 0) return -1;
     return name_of_step(step) == name ? step : -1;
+}
+
+std::int64_t step_of_directory(const std::string& directory) {
+    const fs::path path = fs::path(directory).lexically_normal();
+    return step_of_name((path.has_filename() ? path : path.parent_path()).filename().string());
 }
 
 std::string to_text(const Manifest& manifest) {

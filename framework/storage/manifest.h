@@ -14,6 +14,8 @@ inline constexpr const char* kManifestName = "manifest.json";
 // "step_00000020", the name of a checkpoint's directory, and the step that a name stands for: -1 for any other.
 std::string name_of_step(std::int64_t step);
 std::int64_t step_of_name(const std::string& name);
+// The step that a directory has the name of, -1 for any other name.
+std::int64_t step_of_directory(const std::string& directory);
 
 struct ManifestFile {
     std::string name;  // relative to the directory, with '/': "hugging_face/config.json"

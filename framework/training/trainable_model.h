@@ -22,8 +22,6 @@ struct ModelState {
     std::string layout = "{}";  // Manifest::layout; the same on all ranks
 };
 
-// Every function marked collective is called by all ranks in the same
-// order, and returns the same value on all of them.
 // What one kind of operations between one group's ranks took of this rank (on CUDA of its GPU).
 struct CommunicationPart {
     std::string group, operation;  // "tensor", "all_reduce"
@@ -31,6 +29,7 @@ struct CommunicationPart {
     double hidden = 0.0;           // seconds in which they ran beside other work
 };
 
+// Every function marked collective is called by all ranks in the same order, and returns the same value on all of them.
 class TrainableModel {
   public:
     virtual ~TrainableModel() = default;

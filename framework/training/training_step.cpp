@@ -85,9 +85,10 @@ StepOutcome TrainingStep::take(RunState& state) {
     outcome.loss = numbers.data<double>()[kLossIndex];
     outcome.grad_norm = std::sqrt(numbers.data<double>()[kSquaredNormIndex]);
     note(outcome, state);
+    // Waits for what is asked for after the numbers too, such as gathers of updated values.
+    outcome.communication = model_.take_communication();
     outcome.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    outcome.communication = model_.take_communication();
     return outcome;
 }
 

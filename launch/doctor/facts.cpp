@@ -1,6 +1,5 @@
 // What a rank finds out about itself, and how all ranks learn it.
 #include <omp.h>
-#include <sched.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include "framework/cores.h"
 #include "framework/data/dataset.h"
 #include "framework/device_memory.h"
 #include "framework/json.h"
@@ -122,19 +122,6 @@ void read_environment(RankFacts& facts) {
         if (alike) facts.environment[name] = name == kLibraries ? without_repeats(value) : value;
     }
     if (const char* tasks = std::getenv("SLURM_NTASKS")) facts.slurm_tasks = std::atoi(tasks);
-}
-
-std::vector<int> allowed_cores() {
-    cpu_set_t* set = CPU_ALLOC(4096);
-    const std::size_t bytes = CPU_ALLOC_SIZE(4096);
-    std::vector<int> cores;
-    if (::sched_getaffinity(0, bytes, set) == 0) {
-        for (int core = 0; core < 4096; ++core) {
-            if (CPU_ISSET_S(static_cast<std::size_t>(core), bytes, set)) cores.push_back(core);
-        }
-    }
-    CPU_FREE(set);
-    return cores;
 }
 
 // Of the control group: "MAX PERIOD" in version 2, two files in version 1.

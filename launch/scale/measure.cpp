@@ -9,8 +9,10 @@
 
 #include "framework/error.h"
 #include "framework/json.h"
+#include "framework/storage/checkpoint.h"
 #include "launch/saved_run.h"
 #include "launch/scale/text.h"
+#include "parallel/cores.h"
 #include "parallel/process_grid.h"
 #include "scaling/measured_network.h"
 
@@ -270,11 +272,7 @@ void write_network(const Result& result, const std::string& path) {
                                       result.file.network_gigabytes_per_second > 0.0),
                    "scale measure", "--output ", path, ": got no network from these sizes, want ",
                    kWanted);
-    std::ofstream file(path);
-    file << network_json(result.file) << "\n";
-    file.close();
-    EVENKEEL_CHECK(file.good(), "scale measure", "--output: got ", path,
-                   ", want a file that can be written");
+    write_file_atomically(path, network_json(result.file) + "\n");
 }
 
 }  // namespace
@@ -290,12 +288,12 @@ void run_scale_measure(const ScaleMeasureCommand& command, Communicator& world) 
     result.through = command.device == "cpu"             ? "MPI between CPUs"
                      : command.communication == "staged" ? "staged between GPUs"
                                                          : "NCCL between GPUs";
-    const bool crowded = result.ranks_on_node > ::sysconf(_SC_NPROCESSORS_ONLN);
+    const bool crowded = result.ranks_on_node > cores_of_ranks(world);
     result.oversubscribed = world.all_reduce_scalar(crowded ? 1.0 : 0.0, ReduceOp::kMax) > 0.0;
     fit_all(result, measure_groups(command, world), command.device);
     if (world.rank() == 0) {
         command.json ? print_json(result) : print_text(result);
-        if (!command.output.empty()) write_network(result, command.output);
+        if (!command.output.empty() && result.wrong() == 0) write_network(result, command.output);
     }
     EVENKEEL_CHECK(result.wrong() == 0, "scale measure", "wrong elements: got ", result.wrong(),
                    ", want 0");

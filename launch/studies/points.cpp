@@ -1,7 +1,6 @@
 #include "launch/studies/points.h"
 
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/prctl.h>
@@ -16,6 +15,7 @@
 #include <limits>
 #include <thread>
 
+#include "framework/cores.h"
 #include "framework/json.h"
 #include "framework/log.h"
 #include "framework/storage/checkpoint.h"
@@ -83,11 +83,6 @@ PointResult read_point(const std::string& path, const std::string& settings) {
         }
     }
     return result;
-}
-
-int cores() {
-    cpu_set_t set;
-    return sched_getaffinity(0, sizeof set, &set) == 0 ? std::max(CPU_COUNT(&set), 1) : 1;
 }
 
 std::string duration(double seconds) {
@@ -214,7 +209,8 @@ std::map<std::string, PointResult> run_points(const StudyCommand& command, const
         log_info(concat(plan.keys.size() - count, " of ", plan.keys.size(),
                         " points were there already in ", command.out, "/points"));
     }
-    const auto jobs = static_cast<std::size_t>(plan.jobs > 0 ? plan.jobs : cores());
+    const auto jobs = plan.jobs > 0 ? static_cast<std::size_t>(plan.jobs)
+                                    : std::max<std::size_t>(allowed_cores().size(), 1);
     const auto begin = Clock::now();
     std::size_t done = 0, failed = 0;
     Pool pool(command, plan);

@@ -95,7 +95,7 @@ TEST(CliFilesTest, AChangeByIntentIsAcceptedInOneCommand) {
     EXPECT_EQ(run_evenkeel("eval " + tiny.run).status, 0);
     // Without a manifest too, but not what nobody could read.
     fs::remove(checkpoint + "/manifest.json");
-    EXPECT_EQ(run_evenkeel("inspect " + checkpoint + " --accept").status, 0);
+    EXPECT_EQ(run_evenkeel("inspect " + checkpoint + "/ --accept").status, 0);
     EXPECT_EQ(run_evenkeel("eval " + tiny.run).status, 0);
     fs::resize_file(checkpoint + "/model.safetensors", 100);
     expect_refusal(run_evenkeel("inspect " + checkpoint + " --accept"), {1, {"model.safetensors"}});

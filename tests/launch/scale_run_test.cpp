@@ -166,7 +166,8 @@ TEST_F(ScaleRunTest, LossesThatDifferAreFlagged) {
 constexpr const char* kSbatch = R"(
 here=$(dirname "$0")
 echo "sbatch $*" >>"$here/calls"
-[ ! -e "$here/refuse" ] || { echo "sbatch: error: invalid account"; exit 1; }
+echo "sbatch: info: a note of the site" >&2
+[ ! -e "$here/refuse" ] || { echo "sbatch: error: invalid account" >&2; exit 1; }
 for word in "$@"; do case $word in --output=*) log=${word#--output=} ;; --ntasks-per-node=*) ranks=${word#*=} ;; esac; done
 while [[ $1 == --* ]]; do shift; done
 id=$((100 + $(grep -c '^sbatch' "$here/calls")))
@@ -200,6 +201,18 @@ TEST_F(ScaleRunTest, SubmitsPointsThroughSlurm) {
     EXPECT_EQ(count_of("--nodes=1 --ntasks-per-node=2 --gpus-per-node=0", calls), 1) << calls;
     EXPECT_EQ(count_of("--partition=a", calls), 2) << calls;
 
+    // A study that was ended takes over the job that it has left, and what that has measured.
+    const Json before = point("tp1_r1");
+    const std::string name = out_ + "/points/config_s32_tp1_r1";
+    std::ofstream(name + ".measured") << before["result"];
+    std::ofstream(name + ".job") << "101 " << before["settings_hash"].get<std::string>() << "\n";
+    fs::remove(name + ".json");
+    const Outcome taken = run(slurm);
+    ASSERT_EQ(taken.status, 0) << taken.output;
+    EXPECT_EQ(point("tp1_r1")["result"], before["result"]) << "measured again";
+    EXPECT_EQ(count_of("sbatch --parsable", read_file(tiny_.directory.file("bin") + "/calls")), 2);
+    EXPECT_FALSE(fs::exists(name + ".job"));
+
     // What refuses a job says why; what is there stays.
     std::ofstream(tiny_.directory.file("bin") + "/refuse") << "";
     const Outcome more = run(slurm + R"(, "ranks": "1,2,4")");
@@ -207,7 +220,8 @@ TEST_F(ScaleRunTest, SubmitsPointsThroughSlurm) {
     const Outcome refused = run(slurm, "--set ranks=1,2,4");
     EXPECT_EQ(refused.status, 1) << refused.output;
     EXPECT_NE(point("tp1_r4")["failure"].get<std::string>().find(
-                  "sbatch refused the job: sbatch: error: invalid account"),
+                  "sbatch refused the job: sbatch: info: a note of the site; sbatch: error: "
+                  "invalid account"),
               std::string::npos);
     EXPECT_TRUE(point("tp1_r2")["failure"].is_null());
 }
@@ -239,6 +253,10 @@ TEST_F(ScaleRunTest, BadInputIsToldInOneSentence) {
     expect_refused("", "model.attention.num_heads", "--set ranks=8 --set tensor_parallel=8");
     expect_refused("", "hardware: got \"h10\", want one of ", "--set hardware=h10");
     expect_refused("", "warmup_steps: got 3, want 0 to 2", "--set warmup_steps=3");
+    const Outcome none =
+        run("", "--set settings=trainer.micro_batch_size=0 --set ranks=1,3 --list");
+    EXPECT_EQ(none.status, 0) << none.output;
+    EXPECT_EQ(count_of("\n", none.output), 2) << none.output;
     expect_refused("", "trainer.seq_len: got 64", "--set seq_len=64");
     expect_refused("", "nowhere.json", "--set config=nowhere.json");
     for (const char* words : {"scale run nowhere.json", "scale run .", "scale report nowhere"}) {

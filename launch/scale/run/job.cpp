@@ -1,6 +1,7 @@
 #include "launch/scale/run/job.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -40,10 +41,11 @@ std::string own_program() {
     return error ? "evenkeel" : path.string();
 }
 
-// A process that writes to `out` and ends when this one does.
+// A process that writes to `out` and `errors` and ends when this one does.
 pid_t start_process(const std::vector<std::string>& words,
                     const std::vector<std::string>& environment,
-                    int out) {
+                    int out,
+                    int errors) {
     std::vector<char*> argv;
     for (const std::string& word : words) argv.push_back(const_cast<char*>(word.c_str()));
     argv.push_back(nullptr);
@@ -70,7 +72,7 @@ pid_t start_process(const std::vector<std::string>& words,
     const int nothing = ::open("/dev/null", O_RDONLY);
     ::dup2(nothing, 0);
     ::dup2(out, 1);
-    ::dup2(out, 2);
+    ::dup2(errors, 2);
     std::signal(SIGPIPE, SIG_DFL);
     ::execvpe(argv[0], argv.data(), variables.data());
     ::_exit(kNoProgram);
@@ -89,6 +91,11 @@ std::string with_last_words(const std::string& how, const std::string& log) {
     return said.empty() ? how : concat(how, ": ", said);
 }
 
+void remove_result(const Task& task) {
+    std::error_code ignored;
+    fs::remove(task.result, ignored);
+}
+
 class MpirunJob final : public Job {
   public:
     MpirunJob(const RunPlan& plan, const Task& task) : log_(task.log) {
@@ -96,10 +103,11 @@ class MpirunJob final : public Job {
         program_ = words[0];
         append(words, {"-np", std::to_string(task.ranks), "-x", "OMP_NUM_THREADS", own_program()});
         append(words, task.arguments);
+        remove_result(task);
         const int out = ::open(task.log.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
         EVENKEEL_CHECK_CODE(out >= 0, ErrorCode::kIo, "scale run", task.log,
                             ": cannot write: ", std::strerror(errno));
-        process_ = start_process(words, {concat("OMP_NUM_THREADS=", plan.threads)}, out);
+        process_ = start_process(words, {concat("OMP_NUM_THREADS=", plan.threads)}, out, out);
         ::close(out);
     }
     ~MpirunJob() override { cancel(); }
@@ -150,6 +158,14 @@ std::string first_line(const std::string& text) {
     return "";
 }
 
+// Its lines with semicolons between.
+std::string in_one_line(const std::string& text) {
+    std::string line;
+    for (const char c : text) line += c == '\n' ? "; " : std::string(1, c);
+    while (line.ends_with("; ")) line.resize(line.size() - 2);
+    return line;
+}
+
 class SlurmJob final : public Job {
   public:
     SlurmJob(const RunPlan& plan, const Task& task) : task_(task) {
@@ -162,6 +178,10 @@ class SlurmJob final : public Job {
         next_ = Clock::now() +
                 std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(pause_));
         const Captured queue = capture({"squeue", "-h", "-j", id_, "-o", "%T"});
+        // A controller that does not answer says nothing of the job.
+        const bool answers =
+            queue.status == 0 || queue.errors.find("nvalid job id") != std::string::npos;
+        if (!answers) return std::nullopt;
         const std::string state = queue.status == 0 ? first_line(queue.output) : "";
         if (state == "RUNNING" && !runs_) begin_ = Clock::now(), runs_ = true;
         if (!state.empty() && !is_end(state)) {
@@ -197,6 +217,7 @@ class SlurmJob final : public Job {
         } else if (state.empty() && ++unknown_ < kUnknown) {
             return std::nullopt;
         }
+        if (state.empty()) capture({"scancel", id_});
         forget();
         // Whether there is a result is seen by whoever asked for it.
         if (state.empty() || state.starts_with("COMPLETED")) return "";
@@ -224,6 +245,9 @@ class SlurmJob final : public Job {
         for (const std::string& argument : task_.arguments) arguments += argument + "\n";
         const std::string file = task_.log + ".arguments";
         write_file_atomically(file, arguments);
+        remove_result(task_);
+        std::error_code ignored;
+        fs::remove(task_.log, ignored);   // slurm.sbatch has it appended to
         constexpr double kMargin = 10.0;  // minutes: slurm.sbatch has a signal sent before the end
         std::vector<std::string> words = {
             "sbatch",
@@ -239,13 +263,14 @@ class SlurmJob final : public Job {
         append(words, words_of(plan.sbatch));
         append(words, {plan.script, task_.config});
         // What is in the environment goes with a job.
-        const Captured answer = capture(words, {concat("ARGUMENTS=", fs::absolute(file).string()),
-                                                concat("EVENKEEL=", own_program())});
+        const Captured answer =
+            capture(words, {concat("EVENKEEL_ARGUMENTS=", fs::absolute(file).string()),
+                            concat("EVENKEEL=", own_program())});
         EVENKEEL_CHECK(answer.status != kNoProgram, "scale run",
                        "sbatch: there is no such program; want launcher mpirun, or a machine from "
                        "which jobs can be submitted");
         EVENKEEL_CHECK(answer.status == 0, "scale run",
-                       "sbatch refused the job: ", first_line(answer.output));
+                       "sbatch refused the job: ", in_one_line(answer.errors + answer.output));
         // "12345" or "12345;cluster".
         const std::string said = first_line(answer.output);
         id_ = said.substr(0, said.find(';'));
@@ -278,7 +303,10 @@ Captured capture(const std::vector<std::string>& words,
     int ends[2];
     EVENKEEL_CHECK_CODE(::pipe2(ends, O_CLOEXEC) == 0, ErrorCode::kIo, "scale run",
                         "pipe: ", std::strerror(errno));
-    const pid_t process = start_process(words, environment, ends[1]);
+    const int errors = ::memfd_create("errors", MFD_CLOEXEC);
+    EVENKEEL_CHECK_CODE(errors >= 0, ErrorCode::kIo, "scale run",
+                        "memory for messages: ", std::strerror(errno));
+    const pid_t process = start_process(words, environment, ends[1], errors);
     ::close(ends[1]);
     Captured captured;
     char buffer[4096];
@@ -292,6 +320,11 @@ Captured capture(const std::vector<std::string>& words,
     int status = 0;
     while (::waitpid(process, &status, 0) < 0 && errno == EINTR) {
     }
+    ::lseek(errors, 0, SEEK_SET);
+    for (ssize_t count; (count = ::read(errors, buffer, sizeof buffer)) > 0;) {
+        captured.errors.append(buffer, static_cast<std::size_t>(count));
+    }
+    ::close(errors);
     captured.status = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     return captured;
 }

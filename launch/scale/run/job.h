@@ -15,9 +15,10 @@ struct Task {
     std::string name;  // for a queue
     std::int64_t ranks = 1;
     std::vector<std::string> arguments;  // of evenkeel
-    std::string config;                  // that they name
+    std::string config;                  // of the model whose ranks they are
     std::string log;                     // of all that it says
-    std::string mark;  // a file that tells a later process of a job that may still run; "": none
+    std::string result;  // the file that it leaves; an older one is removed when it is started
+    std::string mark;    // a file that tells a later process of a job that may still run; "": none
     std::string settings_hash;  // a job of other settings is not taken over
     bool gpus = false;
 };
@@ -36,10 +37,10 @@ class Job {
 // Throws, one sentence, where it cannot be started.
 std::unique_ptr<Job> start_job(const RunPlan& plan, const Task& task);
 
-// A program's end and all that it has said, of both streams; status 127 where there is none.
+// A program's end and all that it has said; status 127 where there is none.
 struct Captured {
     int status = 0;
-    std::string output;
+    std::string output, errors;  // of its two streams
 };
 Captured capture(const std::vector<std::string>& words,
                  const std::vector<std::string>& environment = {});  // "NAME=VALUE", on top

@@ -17,6 +17,7 @@
 #include "launch/scale/command.h"
 #include "launch/scale/run/energy.h"
 #include "launch/scale/run/rates.h"
+#include "parallel/cores.h"
 #include "parallel/watchdog.h"
 
 namespace evenkeel {
@@ -113,7 +114,7 @@ Place place_of(Communicator& world) {
     place.on_node = node.size;
     place.nodes =
         static_cast<int>(world.all_reduce_scalar(place.first_of_node ? 1.0 : 0.0, ReduceOp::kSum));
-    const bool crowded = node.size * omp_get_max_threads() > ::sysconf(_SC_NPROCESSORS_ONLN);
+    const bool crowded = node.size * omp_get_max_threads() > cores_of_ranks(world);
     place.oversubscribed = world.all_reduce_scalar(crowded ? 1.0 : 0.0, ReduceOp::kMax) > 0.0;
     return place;
 }

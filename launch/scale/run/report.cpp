@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <set>
 
 #include "framework/error.h"
 #include "framework/log.h"
@@ -353,13 +354,16 @@ int run_scale_report(const ScaleReportCommand& command) {
                         "scale report", directory,
                         ": is no directory of a study (it has no plan.json)");
     const RunPlan plan = load_run_plan(directory + "/plan.json", {});
+    std::set<std::string> asked;
+    for (const RunPoint& point : points_of(plan)) asked.insert(point.key);
     std::vector<Result> results;
     std::error_code error;
     for (const auto& entry : std::filesystem::directory_iterator(directory + "/points", error)) {
         const std::string name = entry.path().filename().string();
-        if (name.ends_with(".json") && !name.ends_with(".config.json")) {
-            results.push_back(read_result(entry.path().string()));
-        }
+        if (!name.ends_with(".json") || name.ends_with(".config.json")) continue;
+        // A plan that has been changed need not ask for all that there is.
+        Result result = read_result(entry.path().string());
+        if (asked.contains(result.key)) results.push_back(std::move(result));
     }
     EVENKEEL_CHECK_CODE(!results.empty(), ErrorCode::kIo, "scale report", directory,
                         "/points: holds no point's result");

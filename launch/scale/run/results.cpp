@@ -131,7 +131,11 @@ std::optional<scaling::StepTime> model_of(const RunPlan& plan,
                                           const std::string& network,
                                           const Result& result) {
     const Measured& m = *result.measured;
-    const bool has_network = std::filesystem::exists(network);
+    std::optional<scaling::MeasuredNetwork> measured;
+    if (std::filesystem::exists(network)) measured = scaling::load_measured_network(network);
+    // One that its own sizes do not follow is no model of others.
+    if (measured && measured->error > scaling::kMostFitError) measured.reset();
+    const bool has_network = measured.has_value();
     scaling::Hardware hardware;
     scaling::Shares shares;
     scaling::StepPlan step = plan_of(result.config, result.ranks);
@@ -150,9 +154,7 @@ std::optional<scaling::StepTime> model_of(const RunPlan& plan,
         if (plan.hardware.empty()) return std::nullopt;
         hardware = scaling::load_hardware(plan.hardware);
     }
-    if (has_network) {
-        scaling::use_network(scaling::load_measured_network(network), shares, hardware);
-    }
+    if (has_network) scaling::use_network(*measured, shares, hardware);
     try {
         return scaling::predict_step(hardware, shares, step);
     } catch (const Error&) {

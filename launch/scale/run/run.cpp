@@ -7,6 +7,7 @@
 #include <list>
 #include <thread>
 
+#include "framework/cores.h"
 #include "framework/error.h"
 #include "framework/json.h"
 #include "framework/log.h"
@@ -144,7 +145,8 @@ void Study::measure_network() {
     if (!plan_.measure_network || left_.empty() || fs::exists(network_file())) return;
     std::int64_t ranks = 1;
     const RunPoint* model = nullptr;
-    const std::int64_t cores = std::max<std::int64_t>(1, std::thread::hardware_concurrency());
+    const std::int64_t cores =
+        std::max<std::int64_t>(1, static_cast<std::int64_t>(allowed_cores().size()));
     for (const RunPoint& point : points_) {
         const bool local =
             plan_.launcher == Launcher::kMpirun && plan_.mpirun.find("host") == std::string::npos;
@@ -161,6 +163,7 @@ void Study::measure_network() {
     task.name = "network";
     task.log = file("network.log");
     task.mark = file("network.job");
+    task.result = network_file();
     const bool gpus = model->config.device == Device::kCuda;
     task.arguments = {
         "scale", "measure", "--tensor-parallel", std::to_string(P),     "--from",   "4K",
@@ -198,18 +201,16 @@ Task Study::task_of(const RunPoint& point) {
     task.mark = file(point.key + ".job");
     task.settings_hash = hash_text(hash_of(settings_of(plan_, point)));
     task.gpus = point.config.device == Device::kCuda;
-    task.arguments = {"scale",    "point",
-                      "--config", task.config,
-                      "--warmup", std::to_string(plan_.warmup_steps),
-                      "--output", measured_file(point.key)};
+    task.result = measured_file(point.key);
+    task.arguments = {"scale",     "point",    "--config",
+                      task.config, "--warmup", std::to_string(plan_.warmup_steps),
+                      "--output",  task.result};
     RunConfig config = point.config;
     write_file_atomically(task.config, to_json(config));
     return task;
 }
 
 void Study::begin(const RunPoint& point, Result result) {
-    std::error_code ignored;
-    fs::remove(measured_file(point.key), ignored);
     for (;;) {
         ++result.attempts;
         try {

@@ -78,6 +78,7 @@ RunPoint make_point(const RunPlan& plan,
     } else if (plan.scaling == Scaling::kWeak) {
         config.trainer.batch_size = base.trainer.batch_size * ranks;
     }
+    config.trainer.micro_batch_size = std::max<std::int64_t>(1, config.trainer.micro_batch_size);
     const std::int64_t batch = config.trainer.batch_size;
     if (batch % copies != 0) {
         point.refused =
@@ -85,7 +86,7 @@ RunPoint make_point(const RunPlan& plan,
         return point;
     }
     config.trainer.micro_batch_size =
-        divisor_up_to(batch / copies, std::max<std::int64_t>(1, config.trainer.micro_batch_size));
+        divisor_up_to(batch / copies, config.trainer.micro_batch_size);
     try {
         config.validate(static_cast<int>(ranks));
     } catch (const Error& error) {

@@ -49,7 +49,7 @@ launched() {
     printf '10.77.0.1 slots=1\n10.77.0.2 slots=1\n' >hosts
     on 1 env OMPI_MCA_plm_rsh_agent="$EVENKEEL_CLUSTER/agent" OMPI_MCA_plm_rsh_no_tree_spawn=1 \
         NETWORK=10.77.0.0/24 PATIENCE=4 EVENKEEL="$program" MPIRUN="$EVENKEEL_MPIEXEC" \
-        timeout "$1" "$(dirname "${BASH_SOURCE[0]}")/../../../launch/mpirun.sh" hosts "$config" \
+        timeout -k 10 "$1" "$(dirname "${BASH_SOURCE[0]}")/../../../launch/mpirun.sh" hosts "$config" \
         parallel.tensor_parallel=2 "${@:2}"
 }
 say() { echo "== $*"; }
