@@ -14,6 +14,7 @@
 #include "framework/storage/json_depth.h"
 #include "framework/storage/safetensors.h"
 #include "framework/storage/state_shard.h"
+#include "framework/training/run_state.h"
 #include "launch/commands.h"
 #include "launch/saved_run.h"
 #include "model/hugging_face/folder.h"
@@ -274,6 +275,25 @@ void verify(const InspectCommand& command, const Json& manifest) {
                         ": is not as its manifest says");
 }
 
+// Throws kIo unless a run could go on from these files, whatever their numbers are.
+void check_resumable(const std::string& directory, std::int64_t step) {
+    const auto model = open_state(directory, "model");
+    const std::string file = (fs::path(directory) / "trainer.json").string();
+    EVENKEEL_CHECK_CODE(fs::is_regular_file(file), ErrorCode::kIo, "inspect", directory,
+                        ": trainer.json is missing");
+    const RunState state = parse_run_state(read_file(file), file);
+    EVENKEEL_CHECK_CODE(state.step == step, ErrorCode::kIo, "inspect", file, ": is that of step ",
+                        state.step, ", want that of step ", step);
+    const auto optimizer = open_state(directory, "optimizer");
+    for (const std::string& name : optimizer->names()) {
+        const std::string weight = name.substr(0, name.rfind(".exp_avg"));
+        EVENKEEL_CHECK_CODE(
+            model->contains(weight) && model->shape(weight) == optimizer->shape(name),
+            ErrorCode::kIo, "inspect", directory, ": the optimizer's ", name, " ",
+            to_string(optimizer->shape(name)), " is of another model");
+    }
+}
+
 // For somebody who has changed files by intent.
 void accept(const InspectCommand& command) {
     EVENKEEL_CHECK_CODE(fs::is_directory(command.path), ErrorCode::kIo, "inspect", command.path,
@@ -293,9 +313,7 @@ void accept(const InspectCommand& command) {
         // It is among the faults.
     }
     manifest.step = step_of_directory(directory);
-    open_state(directory, "model");  // what cannot be read is no better for a manifest
-    EVENKEEL_CHECK_CODE(fs::is_regular_file(fs::path(directory) / "trainer.json"), ErrorCode::kIo,
-                        "inspect", directory, ": trainer.json is missing");
+    check_resumable(directory, manifest.step);  // what cannot be read is no better for a manifest
     write_manifest(directory, manifest);
     std::cout << "accepted  " << directory << ": " << files_in(directory).size() << " files\n";
 }

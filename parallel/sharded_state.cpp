@@ -1,6 +1,7 @@
 #include "parallel/sharded_state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <set>
 #include <utility>
@@ -156,6 +157,26 @@ void check_source(const TensorSource& source,
     }
 }
 
+// fp32, on the CPU. Rows of an embedding that no text has would carry a NaN from checkpoint to checkpoint, unseen.
+void check_numbers(const Tensor& tensor,
+                   const std::string& name,
+                   const StateFile& file,
+                   bool squares) {
+    const auto* const data = tensor.data<float>();
+    const std::int64_t count = tensor.numel();
+    bool finite = true, negative = false;
+#pragma omp parallel for reduction(&& : finite) reduction(|| : negative)
+    for (std::int64_t i = 0; i < count; ++i) {
+        finite = finite && std::isfinite(data[i]);
+        negative = negative || data[i] < 0.0f;
+    }
+    EVENKEEL_CHECK_CODE(
+        finite && !(squares && negative), ErrorCode::kNonFinite, "load_parameters",
+        file.of_trained ? "the optimizer's " : "the weight ", name,
+        finite ? " holds a negative mean of squares" : " holds a NaN or an infinity",
+        "; start from an earlier checkpoint");
+}
+
 void load_source(const TensorSource& source, const ParameterList& all, const StateFile& file) {
     for (const Parameter* parameter : parameters_in(file, all)) {
         const Sharding& sharding = parameter->sharding;
@@ -170,6 +191,7 @@ void load_source(const TensorSource& source, const ParameterList& all, const Sta
                 direct ? tensor : Tensor::uninitialized(parameter->local_shape(), tensor.dtype());
             source.read_slice(name, whole ? 0 : sharding.dim, whole ? 0 : sharding.begin,
                               whole ? parameter->global_shape[0] : sharding.end, landing);
+            check_numbers(landing, name, file, member == &Parameter::exp_avg_sq);
             if (direct) continue;
             if (member == &Parameter::master) {
                 parameter->assign(landing);

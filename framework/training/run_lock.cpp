@@ -29,12 +29,12 @@ std::string self() {
 
 }  // namespace
 
-RunLock::RunLock(const std::string& directory) {
+RunLock::RunLock(const std::string& directory, const char* op, const char* setting) {
     const std::string path = directory + "/lock";
     // Written to, because NFS locks for writing only what is open for it.
     file_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-    EVENKEEL_CHECK_CODE(file_ >= 0, ErrorCode::kIo, "train", "trainer.run_dir: cannot write ", path,
-                        ": ", std::strerror(errno));
+    EVENKEEL_CHECK_CODE(file_ >= 0, ErrorCode::kIo, op, setting, ": cannot write ", path, ": ",
+                        std::strerror(errno));
     int result = -1;
     do {
         result = ::flock(file_, LOCK_EX | LOCK_NB);
@@ -43,8 +43,8 @@ RunLock::RunLock(const std::string& directory) {
         const std::string other = holder(file_);
         ::close(file_);
         file_ = -1;
-        throw_error(ErrorCode::kConfig, "train",
-                    concat("trainer.run_dir: got ", directory, ", which ", other,
+        throw_error(ErrorCode::kConfig, op,
+                    concat(setting, ": got ", directory, ", which ", other,
                            " is writing to; want a directory of this run's own"));
     }
     if (result != 0) {

@@ -12,8 +12,10 @@ namespace evenkeel {
 // with a warning.
 class RunLock {
   public:
-    // The directory must be there. Throws kConfig, naming the process, when another holds it.
-    explicit RunLock(const std::string& directory);
+    // The directory, which `setting` names, must be there. Throws kConfig, naming the process, when another holds it.
+    explicit RunLock(const std::string& directory,
+                     const char* op = "train",
+                     const char* setting = "trainer.run_dir");
     ~RunLock();
     RunLock(const RunLock&) = delete;
     RunLock& operator=(const RunLock&) = delete;

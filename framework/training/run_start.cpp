@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "framework/log.h"
+#include "framework/storage/manifest.h"
 #include "framework/training/rewind.h"
 
 namespace evenkeel {
@@ -11,7 +12,13 @@ namespace {
 
 RunState read_run_state(const std::string& checkpoint) {
     const std::string file = checkpoint + "/trainer.json";
-    return parse_run_state(read_file(file), file);
+    RunState state = parse_run_state(read_file(file), file);
+    const std::int64_t step = step_of_directory(checkpoint);
+    EVENKEEL_CHECK_CODE(step < 0 || step == state.step, ErrorCode::kIo, "resume", file,
+                        ": is that of step ", state.step,
+                        "; want that of the step which the "
+                        "directory has the name of");
+    return state;
 }
 
 // What the run goes on from: throws where it is another run's.

@@ -5,7 +5,7 @@
 # Every other kill waits for a checkpoint that is being written. A run that comes to its end before all kills are done is
 # followed by another one. Ends only the processes that it has started.
 set -euo pipefail
-program=$1
+program=$(realpath "$1")
 mpiexec=$2
 kills=${3:-3}
 RANDOM=${4:-7}  # seeds it

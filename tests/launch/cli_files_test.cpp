@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <sstream>
 
 #include "framework/json.h"
@@ -112,6 +113,64 @@ TEST(CliFilesTest, AReaderThatHasReadEnoughIsNoError) {
     const Outcome full = run_command("{ " + inspect + "; echo $? >&2; } >/dev/full");
     EXPECT_NE(full.output.find("cannot write all of the result\n1\n"), std::string::npos)
         << full.output;
+}
+
+// Sets the first number of an fp32 tensor of a safetensors file.
+void set_number(const std::string& file, const std::string& tensor, float value) {
+    std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
+    std::uint64_t length = 0;
+    stream.read(reinterpret_cast<char*>(&length), sizeof length);
+    std::string header(length, ' ');
+    stream.read(header.data(), static_cast<std::streamsize>(length));
+    const std::int64_t begin = Json::parse(header).at(tensor).at("data_offsets").at(0);
+    stream.seekp(static_cast<std::streamoff>(sizeof length + length) + begin);
+    stream.write(reinterpret_cast<const char*>(&value), sizeof value);
+}
+
+TEST(CliFilesTest, NumbersThatNoTrainingLeavesAreRefused) {
+    // Byte 0 is in no text, so that its row of the embedding changes no loss.
+    constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+    struct Case {
+        const char *file, *tensor;
+        float value;
+        const char* words;
+    };
+    for (const Case& c :
+         {Case{"model", "embedding", kNan, "the weight embedding holds a NaN"},
+          Case{"optimizer", "embedding.exp_avg", kNan, "embedding.exp_avg holds a NaN"},
+          Case{"optimizer", "embedding.exp_avg_sq", -1.0f, "exp_avg_sq holds a negative"}}) {
+        const TinyRun tiny;
+        ASSERT_EQ(run_evenkeel(tiny.train()).status, 0);
+        set_number(tiny.checkpoint(4) + "/" + c.file + ".safetensors", c.tensor, c.value);
+        ASSERT_EQ(run_evenkeel("inspect " + tiny.run + " --accept").status, 0);
+        expect_refusal(run_evenkeel(tiny.train("--set trainer.resume=true --set trainer.steps=6")),
+                       {1, {c.words, "earlier checkpoint"}});
+        const std::string init = " --set trainer.init_from=" + tiny.checkpoint(4) +
+                                 " --set trainer.run_dir=" + tiny.directory.file("other");
+        expect_refusal(run_evenkeel(tiny.train(init)), {1, {c.words}});
+    }
+}
+
+TEST(CliFilesTest, WhatNoRunCouldGoOnFromIsNotAccepted) {
+    const TinyRun tiny;
+    ASSERT_EQ(run_evenkeel(tiny.train("--set trainer.checkpoint_interval=2")).status, 0);
+    const std::string from = tiny.checkpoint(2), to = tiny.checkpoint(4);
+    const auto over = fs::copy_options::overwrite_existing;
+    fs::copy_file(to + "/trainer.json", to + "/kept", over);
+    fs::copy_file(from + "/trainer.json", to + "/trainer.json", over);
+    expect_refusal(run_evenkeel("inspect " + to + " --accept"), {1, {"is that of step 2"}});
+    std::ofstream(to + "/trainer.json") << "{}";
+    expect_refusal(run_evenkeel("inspect " + to + " --accept"), {1, {"trainer.json"}});
+    fs::copy_file(to + "/kept", to + "/trainer.json", over);
+    fs::remove(to + "/kept");
+    EXPECT_EQ(run_evenkeel("inspect " + to + " --accept").status, 0);
+    fs::remove(to + "/optimizer.safetensors");
+    expect_refusal(run_evenkeel("inspect " + to + " --accept"), {1, {"optimizer.safetensors"}});
+    // The one before is what a run goes on from.
+    const Outcome resumed =
+        run_evenkeel(tiny.train("--set trainer.resume=true --set trainer.steps=6"));
+    EXPECT_EQ(resumed.status, 0) << resumed.output;
+    EXPECT_NE(resumed.output.find("resuming from " + from), std::string::npos) << resumed.output;
 }
 
 TEST(CliFilesTest, AFileAtItsLimitIsAnErrorAndNoDeath) {

@@ -35,8 +35,11 @@ class ScaleRunTest : public ::testing::Test {
     Json point(const std::string& key) const {
         return Json::parse(read_file(out_ + "/points/config_s32_" + key + ".json"));
     }
-    void change(const std::string& key, const std::function<void(Json&)>& edit) const {
-        Json json = point(key);
+    // In the order that it was written in, of which there is a hash.
+    void change(const std::string& key,
+                const std::function<void(nlohmann::ordered_json&)>& edit) const {
+        auto json =
+            nlohmann::ordered_json::parse(read_file(out_ + "/points/config_s32_" + key + ".json"));
         edit(json);
         std::ofstream(out_ + "/points/config_s32_" + key + ".json") << json.dump();
     }
@@ -150,8 +153,8 @@ TEST_F(ScaleRunTest, APointThatTakesTooLongIsEnded) {
 TEST_F(ScaleRunTest, LossesThatDifferAreFlagged) {
     const std::string plan = R"(, "ranks": "1,2")";
     ASSERT_EQ(run(plan).status, 0);
-    change("tp1_r2", [](Json& json) {
-        json["result"]["losses"][1] = 1.02 * json["result"]["losses"][1].get<double>();
+    change("tp1_r2", [](auto& json) {
+        json["result"]["losses"][1] = 1.02 * json["result"]["losses"][1].template get<double>();
     });
     const Outcome report = run_evenkeel("scale report " + out_);
     EXPECT_EQ(report.status, 1) << report.output;
@@ -160,6 +163,29 @@ TEST_F(ScaleRunTest, LossesThatDifferAreFlagged) {
               std::string::npos)
         << report.output;
     EXPECT_NE(read_file(out_ + "/results.csv").find("config_s32_tp1_r2,wrong,"), std::string::npos);
+}
+
+TEST_F(ScaleRunTest, ResultsThatNoPointHasWrittenAreRefused) {
+    ASSERT_EQ(run(R"(, "ranks": "1")").status, 0);
+    nlohmann::ordered_json right;
+    change("tp1_r1", [&](auto& json) { right = json; });
+    const auto refused = [&](const std::function<void(nlohmann::ordered_json&)>& edit,
+                             const std::string& words) {
+        change("tp1_r1", edit);
+        const Outcome outcome = run_evenkeel("scale report " + out_);
+        EXPECT_EQ(outcome.status, 1) << outcome.output;
+        EXPECT_NE(outcome.output.find(words), std::string::npos) << words << outcome.output;
+        change("tp1_r1", [&](auto& json) { json = right; });
+    };
+    refused([](auto& json) { json["result"]["losses"] = nlohmann::ordered_json::array(); },
+            "not what a point");
+    refused([](auto& json) { json["result"]["losses"].push_back(1.0); }, "not what a point");
+    refused([](auto& json) { json["result"]["nodes"] = 0; }, "not what a point");
+    refused([](auto& json) { json["result"]["step_seconds"]["median"] = 0; }, "not what a point");
+    refused([](auto& json) { json["settings"]["config"]["parallel"]["tensor_parallel"] = 0; },
+            "settings are not those that were measured");
+    refused([](auto& json) { json["key"] = "../../evil"; }, "another point's");
+    EXPECT_EQ(run_evenkeel("scale report " + out_).status, 0);
 }
 
 // sbatch writes down how it is called and runs the script as a job of a queue in which nothing waits.
@@ -251,6 +277,8 @@ TEST_F(ScaleRunTest, BadInputIsToldInOneSentence) {
     expect_refused("", "none of 1 points can be run; config_s32_tp1_r3: 4 sequences a step",
                    "--set ranks=3");
     expect_refused("", "model.attention.num_heads", "--set ranks=8 --set tensor_parallel=8");
+    expect_refused("", "settings: got trainer.steps=9, which the plan decides",
+                   "--set settings=trainer.steps=9");
     expect_refused("", "hardware: got \"h10\", want one of ", "--set hardware=h10");
     expect_refused("", "warmup_steps: got 3, want 0 to 2", "--set warmup_steps=3");
     const Outcome none =

@@ -170,9 +170,10 @@ void run_scale_point(const ScalePointCommand& command, Communicator& world) {
             began = std::chrono::steady_clock::now();
         }
         const StepOutcome outcome = step.take(state);
-        EVENKEEL_CHECK(std::isfinite(outcome.loss) && std::isfinite(outcome.grad_norm),
-                       "scale point", "step ", i + 1, ": got loss ", outcome.loss,
-                       " and gradient norm ", outcome.grad_norm, ", want numbers");
+        EVENKEEL_CHECK_CODE(std::isfinite(outcome.loss) && std::isfinite(outcome.grad_norm),
+                            ErrorCode::kNonFinite, "scale point", "step ", i + 1, ": got loss ",
+                            outcome.loss, " and gradient norm ", outcome.grad_norm,
+                            ", want numbers");
         ++state.step;
         state.sample += config.trainer.batch_size;
         model.head_metrics();

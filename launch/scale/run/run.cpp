@@ -107,7 +107,7 @@ void Study::open() {
     EVENKEEL_CHECK_CODE(!error && fs::is_directory(directory_ + "/points"), ErrorCode::kIo,
                         "scale run", "--out: cannot create ", directory_,
                         "/points: ", error.message());
-    lock_.emplace(directory_);
+    lock_.emplace(directory_, "scale run", "--out");
     std::size_t there = 0;
     for (RunPoint& point : points_) {
         const std::string path = point_file(directory_, point.key);
@@ -142,7 +142,7 @@ void Study::open() {
 // Between as many ranks as the largest point has that is not oversubscribed, with a node's ranks as tensor-parallel groups
 // where there are several nodes, so that both links are measured.
 void Study::measure_network() {
-    if (!plan_.measure_network || left_.empty() || fs::exists(network_file())) return;
+    if (!plan_.measure_network || fs::exists(network_file())) return;
     std::int64_t ranks = 1;
     const RunPoint* model = nullptr;
     const std::int64_t cores =
@@ -311,13 +311,17 @@ void print_points(const std::vector<RunPoint>& points) {
     for (const RunPoint& point : points) width = std::max(width, point.key.size());
     for (const RunPoint& point : points) {
         const TrainerConfig& trainer = point.config.trainer;
+        if (!point.refused.empty()) {
+            std::cout << point.key << std::string(width - point.key.size() + 2, ' ')
+                      << "cannot be run: " << point.refused << "\n";
+            continue;
+        }
         std::cout << point.key << std::string(width - point.key.size() + 2, ' ')
                   << "tensor parallel " << point.tensor_parallel() << " x data parallel "
                   << point.data_parallel() << ", "
                   << trainer.batch_size / point.data_parallel() / trainer.micro_batch_size << " x "
                   << trainer.micro_batch_size << " sequences of " << trainer.seq_len << " a rank, "
-                  << trainer.batch_size << " in all"
-                  << (point.refused.empty() ? "" : "; cannot be run: ") << point.refused << "\n";
+                  << trainer.batch_size << " in all\n";
     }
 }
 

@@ -63,6 +63,21 @@ std::int64_t divisor_up_to(std::int64_t count, std::int64_t most) {
     return 1;
 }
 
+// What the plan itself decides would be set without effect.
+void check_settings(const RunPlan& plan, const std::vector<std::string>& settings) {
+    const std::pair<const char*, bool> decided[] = {{"trainer.steps", true},
+                                                    {"parallel.tensor_parallel", true},
+                                                    {"parallel.data_parallel", true},
+                                                    {"trainer.seq_len", !plan.seq_len.empty()},
+                                                    {"trainer.batch_size", plan.batch > 0}};
+    for (const std::string& setting : settings) {
+        for (const auto& [path, is_decided] : decided) {
+            if (!is_decided || !setting.starts_with(concat(path, "="))) continue;
+            refuse("settings: got ", setting, ", which the plan decides: want its own key for it");
+        }
+    }
+}
+
 RunPoint make_point(const RunPlan& plan,
                     const RunConfig& base,
                     std::int64_t ranks,
@@ -166,7 +181,9 @@ std::vector<RunPoint> points_of(const RunPlan& plan) {
     std::vector<RunPoint> points;
     std::set<std::string> keys;
     for (const std::string& file : list_of(plan.config)) {
-        const RunConfig base = load_run_config(file, words_of(plan.settings));
+        const std::vector<std::string> settings = words_of(plan.settings);
+        check_settings(plan, settings);
+        const RunConfig base = load_run_config(file, settings);
         std::vector<std::int64_t> lengths = numbers_of("seq_len", plan.seq_len);
         if (lengths.empty()) lengths = {base.trainer.seq_len};
         for (const std::int64_t length : lengths) {
