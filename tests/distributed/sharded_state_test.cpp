@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 
 #include "tests/support/compare.h"
@@ -42,11 +43,17 @@ struct Model {
         for (Parameter& p : parameters) pointers.push_back(&p);
         return pointers;
     }
+    static void make_positive(const Tensor& x) {
+        for (std::int64_t i = 0; i < x.numel(); ++i) {
+            x.data<float>()[i] = std::abs(x.data<float>()[i]);
+        }
+    }
     // Different numbers in every tensor and every element, the same at every size.
     void fill() {
         for (Parameter& p : parameters) {
             for (Tensor Parameter::*member : {&Parameter::exp_avg, &Parameter::exp_avg_sq}) {
                 init_normal(p, 1.0, member == &Parameter::exp_avg ? 2 : 3);
+                if (member == &Parameter::exp_avg_sq) make_positive(p.master);
                 (p.*member).copy_from(p.master);
             }
             init_normal(p, 1.0, 1);
