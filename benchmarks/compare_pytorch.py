@@ -124,6 +124,9 @@ def run_case(case, out, say):
     result["rows"] = [{**row, **ratio(result, row["ours"], row["among"])} for row in case["rows"]]
     if case["memory"]:
         result["torch_peaks"] = measure_memory(case, out, say)
+        result["our_peaks"] = {  # of two calls, as PyTorch's
+            name: evenkeel([*arguments, "--seconds", 0, "--json"], case["ranks"])["peak_bytes"]
+            for name, arguments in case["ours"].items()}
         for row in result["rows"]:
             theirs = {name: result["torch_peaks"][name] for name in row["among"] if name in result["torch_peaks"]}
             if theirs:

@@ -108,7 +108,6 @@ def measure(torch, case, budget, say):
     Seconds of a call in each round, of each side's modes; what PyTorch can't do is under "failed".
     """
     times, failed, ours = {}, {}, {name: [] for name in case["ours"]}
-    peaks = {}
     for name, mode in case["modes"].items():
         try:
             ready = torch.ask("prepare", subject=case["subject"], shape=case["shape"], mode=mode, name=name)
@@ -131,7 +130,6 @@ def measure(torch, case, budget, say):
         for name, arguments in case["ours"].items():
             result = evenkeel([*arguments, "--seconds", case["seconds"], "--json"], case["ranks"])
             ours[name].append(result["seconds"])
-            peaks.setdefault(name, result["peak_bytes"])
         if done > 0:
             continue
         for key, group in groups.items():
@@ -139,7 +137,7 @@ def measure(torch, case, budget, say):
             groups[key] = [name for name in group if times[name][0] <= DROP * fastest]
             for name in set(group) - set(groups[key]):
                 torch.ask("drop", name=name)
-    return {"torch": times, "ours": ours, "failed": failed, "our_peaks": peaks}
+    return {"torch": times, "ours": ours, "failed": failed}
 
 
 def ratio(result, ours, candidates):
