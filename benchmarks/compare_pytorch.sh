@@ -4,14 +4,13 @@
 #   benchmarks/compare_pytorch.sh [--quick] [--only PART] [--match TEXT] [--out DIR] [--fresh]
 #
 # Wants a built program (build/evenkeel, or EVENKEEL=PATH). PyTorch comes from the environment that TORCH_VENV names; without
-# one it is installed into build/torch: the CPU build where pytorch.org can be reached, else the one of PyPI, which is some
-# GB. OMP_NUM_THREADS says how many threads either may use, and is the number of cores without. docs/benchmarks/pytorch.md has
+# one PyPI's is installed into build/torch, some GB with its CUDA libraries: a CPU build of your own takes less.
+# OMP_NUM_THREADS says how many threads either may use, and is the number of cores without. docs/benchmarks/pytorch.md has
 # results and how to read them.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 venv=${TORCH_VENV:-build/torch}
-cpu_index=https://download.pytorch.org/whl/cpu
 export EVENKEEL=${EVENKEEL:-$PWD/build/evenkeel}
 [[ -x $EVENKEEL ]] || {
     echo "compare_pytorch.sh: no $EVENKEEL; build it first: cmake --preset default && cmake --build --preset default" >&2
@@ -24,11 +23,6 @@ if ! "$venv/bin/python3" -c 'import torch, numpy, safetensors' 2>/dev/null; then
     fi
     echo "installing PyTorch into $venv (once)" >&2
     python3 -m venv "$venv"
-    if curl -sfI -m 10 -o /dev/null "$cpu_index/torch/" 2>/dev/null; then
-        "$venv/bin/pip" install -q torch --index-url "$cpu_index"
-    else
-        "$venv/bin/pip" install -q torch
-    fi
-    "$venv/bin/pip" install -q numpy safetensors setuptools
+    "$venv/bin/pip" install -q torch numpy safetensors setuptools
 fi
 exec "$venv/bin/python3" benchmarks/compare_pytorch.py "$@"
