@@ -210,9 +210,9 @@ struct Printable {
 };
 
 Printable make_printable(const std::string& text) {
-    using Json = nlohmann::json;
+    constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
     const std::string valid =
-        Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
+        nlohmann::json::parse(nlohmann::json(text).dump(-1, ' ', false, kReplace));
     Printable out;
     for (std::size_t i = 0; i < valid.size();) {
         const auto byte = static_cast<unsigned char>(valid[i]);

@@ -215,7 +215,7 @@ struct SinkShare {
     float factor = 1.0f, weight = 0.0f;
     float apart = -INFINITY;  // the sink's logit less the base's
 
-    __device__ __forceinline__ SinkShare() = default;
+    SinkShare() = default;
     __device__ __forceinline__ SinkShare(const float* sink, float base, float logit_scale) {
         if (sink == nullptr || *sink == -INFINITY) return;
         apart = fmaf(-base, logit_scale, *sink);

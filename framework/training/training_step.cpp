@@ -9,9 +9,9 @@
 namespace evenkeel {
 
 double StepOutcome::exposed_seconds() const {
-    double seconds = 0.0;
-    for (const CommunicationPart& part : communication) seconds += part.exposed;
-    return seconds;
+    double sum = 0.0;
+    for (const CommunicationPart& part : communication) sum += part.exposed;
+    return sum;
 }
 
 TrainingStep::TrainingStep(TrainableModel& model,

@@ -13,7 +13,7 @@
 namespace evenkeel::study {
 namespace {
 
-constexpr std::int64_t T = kDriftTokens, D = kDriftWidth;
+constexpr std::int64_t kT = kDriftTokens, kD = kDriftWidth;
 constexpr double kScales[] = {1, 2, 4, 8, 16};
 constexpr double kGains[] = {1, 5, 10, 20, 50};
 constexpr double kGain = 10.0;
@@ -24,8 +24,8 @@ struct Measured {
 
 // Value j is one in channel j, so that channel j of an output row is the probability of key j.
 std::vector<double> one_hot_values() {
-    std::vector<double> v(static_cast<std::size_t>(T * D), 0.0);
-    for (std::int64_t j = 0; j < T; ++j) v[static_cast<std::size_t>(j * D + j)] = 1.0;
+    std::vector<double> v(static_cast<std::size_t>(kT * kD), 0.0);
+    for (std::int64_t j = 0; j < kT; ++j) v[static_cast<std::size_t>(j * kD + j)] = 1.0;
     return v;
 }
 
@@ -35,12 +35,12 @@ template <typename Number>
 Measured summarize(const Number* out, double max_abs_logit) {
     Measured m;
     m.max_abs_logit = max_abs_logit;
-    for (std::int64_t t = 0; t < T; ++t) {
-        for (std::int64_t j = 0; j < T; ++j) {
-            const auto p = static_cast<double>(out[t * D + j]);
+    for (std::int64_t t = 0; t < kT; ++t) {
+        for (std::int64_t j = 0; j < kT; ++j) {
+            const auto p = static_cast<double>(out[t * kD + j]);
             m.top = std::max(m.top, p);
-            m.entropy -= p * std::log(p + 1e-12) / T;
-            m.slope += p * (1.0 - p) / (T * T);
+            m.entropy -= p * std::log(p + 1e-12) / kT;
+            m.slope += p * (1.0 - p) / (kT * kT);
         }
     }
     return m;
@@ -57,7 +57,7 @@ Measured measure_reference(const std::vector<double>& q,
         options.q.kind = options.k.kind = QkNormKind::kL2;
         options.q.eps = options.k.eps = 0.0;
     }
-    const ReferenceShape shape{1, T, T, 1, 1, D};
+    const ReferenceShape shape{1, kT, kT, 1, 1, kD};
     const std::vector<double> v = one_hot_values();
     const ReferenceResult r = reference_attention_forward(shape, q, k, v, options);
     // The largest of the negated logits is the smallest logit.
@@ -73,16 +73,16 @@ Tensor unit_length(const Tensor& x, double gain) {
     RopeConfig no_rotation;
     no_rotation.rotary_fraction = 0.0;
     const Tensor y = Tensor::uninitialized(x.shape(), DType::kFloat32);
-    const Tensor gains = Tensor::full({D}, static_cast<float>(gain), DType::kFloat32);
-    qk_norm_rope_forward(x, gains, make_rope_table(no_rotation, D, 0, T), {}, options, y,
-                         Tensor::uninitialized({1, T, 1}, DType::kFloat32));
+    const Tensor gains = Tensor::full({kD}, static_cast<float>(gain), DType::kFloat32);
+    qk_norm_rope_forward(x, gains, make_rope_table(no_rotation, kD, 0, kT), {}, options, y,
+                         Tensor::uninitialized({1, kT, 1}, DType::kFloat32));
     return y;
 }
 
 Measured measure_kernels(const std::vector<double>& q_values,
                          const std::vector<double>& k_values,
                          double gain) {
-    const Shape shape = {1, T, 1, D};
+    const Shape shape = {1, kT, 1, kD};
     Tensor k = to_tensor(k_values, shape);
     if (gain != 0.0) k = unit_length(k, 1.0);
     AttentionOptions options;
@@ -90,7 +90,7 @@ Measured measure_kernels(const std::vector<double>& q_values,
     options.softmax_scale = gain != 0.0 ? 1.0 : 0.0;
     const Tensor v = to_tensor(one_hot_values(), shape);
     const Tensor out = Tensor::uninitialized(shape, DType::kFloat32);
-    const Tensor lse = Tensor::uninitialized({1, 1, T}, DType::kFloat32);
+    const Tensor lse = Tensor::uninitialized({1, 1, kT}, DType::kFloat32);
     float largest = 0.0f;
     for (const double sign : {-1.0, 1.0}) {
         Tensor q = to_tensor(scaled(q_values, sign), shape);
