@@ -318,12 +318,12 @@ std::string to_text(const RetrofitFindings& findings) {
                                                   format("%.4f", findings.loss_at_start))
                                          : std::string(),
                "\n");
-    text += concat("gradient    ", format("%.3g", findings.gradient_norm_before), " -> ",
-                   format("%.3g", findings.gradient_norm_after), " (x ",
-                   format("%.2f", findings.gradient_norm_after / findings.gradient_norm_before),
-                   ") at the first step",
-                   findings.anneal_steps > 0 ? " with the norm at once; annealed, it is as before\n"
-                                             : "\n");
+    text += concat(
+        "gradient    ", format("%.3g", findings.gradient_norm_before), " -> ",
+        format("%.3g", findings.gradient_norm_after), " (x ",
+        format("%.2f", findings.gradient_norm_after / findings.gradient_norm_before),
+        ") at the first step",
+        findings.anneal_steps > 0 ? " with the norm at once; annealed, it is as before\n" : "\n");
     for (const std::string& note : findings.notes) text += "note        " + note + "\n";
     text += "written     " + findings.out + "\n";
     if (!findings.commands.empty()) text += "\nnext\n";

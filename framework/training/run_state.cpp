@@ -94,8 +94,8 @@ std::string data_difference(const RunState& saved, const RunState& now) {
 
 std::int64_t batch_size_of(const std::string& settings) {
     const Json json = Json::parse(settings, nullptr, false);
-    const bool told = json.is_object() && json.contains("batch_size") &&
-                      json["batch_size"].is_number_integer();
+    const bool told =
+        json.is_object() && json.contains("batch_size") && json["batch_size"].is_number_integer();
     return told ? json["batch_size"].get<std::int64_t>() : 0;
 }
 
