@@ -115,6 +115,31 @@ EVENKEEL_INLINE void store_even_odd(std::uint16_t* to, Vec even, Vec odd) {
     __builtin_memcpy(to, &bits, sizeof bits);
 }
 
+// Whole cache lines to memory without bringing them into the caches first or keeping them there: for results
+// that would not stay. Other threads see them after finish_stores_past_caches().
+EVENKEEL_INLINE void store_past_caches(void* to, const void* from, std::size_t bytes) {
+#if defined(__x86_64__)
+    auto* words = static_cast<float*>(to);
+    const auto* values = static_cast<const float*>(from);
+    for (std::size_t i = 0; i < bytes / sizeof(float); i += kLanes) {
+#if defined(__AVX512F__)
+        _mm512_stream_ps(words + i, load(values + i));
+#elif defined(__AVX2__)
+        _mm256_stream_ps(words + i, load(values + i));
+#else
+        _mm_stream_ps(words + i, load(values + i));
+#endif
+    }
+#else
+    __builtin_memcpy(to, from, bytes);
+#endif
+}
+EVENKEEL_INLINE void finish_stores_past_caches() {
+#if defined(__x86_64__)
+    _mm_sfence();
+#endif
+}
+
 // The first count elements, and zeros: what is left of a row.
 template <typename T>
 EVENKEEL_INLINE Vec load_partial(const T* from, std::int64_t count) {

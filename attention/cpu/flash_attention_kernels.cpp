@@ -1,7 +1,7 @@
 // Flash attention on the CPU, compiled once per instruction set (cmake/EvenkeelIsa.cmake).
 //
-// Forward, per block of rows (Dao 2023, algorithm 1): for each block of keys, scores S = Q K^T into an
-// fp32 tile, then per row the running maximum m, l = sum 2^t and a = sum 2^t t with t = (s - m) scale log2(e),
+// Forward, per block of rows (Dao 2023, algorithm 1): for each block of keys and tile of rows, scores
+// S = Q K^T in fp32, then per row the running maximum m, l = sum 2^t and a = sum 2^t t with t = (s - m) scale log2(e),
 // then O += P V. l and a are kept per vector lane until the end; O, l and a are rescaled only when m has moved.
 // Derivation, entropy included: docs/math.md.
 //
@@ -54,45 +54,68 @@ struct Scratch {
 // ---- Forward
 
 struct ForwardScratch {
-    std::int64_t left_stride, tile, right_stride, words;
-    float *q, *scores, *rounded, *out, *sum, *moment, *row_max, *max, *max_dot;
+    std::int64_t left_stride, tile, weight_stride, right_stride, words;
+    float *q, *scores, *weights, *out, *sum, *moment, *row_max, *max, *max_dot;
     std::int64_t size;
 
     ForwardScratch(const FlashProblem& p, float* memory)
         : left_stride(padded(p.head_dim / kDepth)),
           tile(tile_stride(kForwardKeys)),
+          weight_stride(tile_stride(kForwardKeys / kDepth)),
           right_stride(padded(p.head_dim)),
           words(p.head_dim / kDepth) {
         Scratch scratch(memory);
         q = scratch.take(kBlockRows * left_stride);
-        scores = scratch.take(kBlockRows * tile);
-        rounded = kDepth == 2 ? scratch.take(kBlockRows * padded(kForwardKeys / 2)) : scores;
+        scores = scratch.take(kTileRows * tile);
+        weights = kDepth == 2 ? scratch.take(kTileRows * weight_stride) : scores;
         out = scratch.take(kBlockRows * right_stride);
         sum = scratch.take(kBlockRows * kLanes);
         moment = scratch.take(kBlockRows * kLanes);
-        row_max = scratch.take(kBlockRows * kLanes);
+        row_max = scratch.take(kTileRows * kLanes);
         max = scratch.take(kBlockRows);
         max_dot = scratch.take(kBlockRows);
         size = scratch.used;
     }
 };
 
-// The running softmax of one row over a block of keys. x: its scores, turned into probabilities
-// relative to the running maximum in place. Columns count from the block's first key: the row sees
-// [begin, end), its group [group_begin, group_end), and row_max already covers [full_begin, full_end).
+// Columns of a row in a block of keys, counted from its first: the row sees [begin, end), its group
+// [group_begin, group_end), and row_max already covers [full_begin, full_end).
 struct RowColumns {
     std::int64_t begin, end, group_begin, group_end, full_begin, full_end;
 };
 
+// What softmax_row makes of scores, from column j: the left operand of the product with values.
+EVENKEEL_INLINE void store_weights(float* row, std::int64_t j, Vec weights) {
+#if defined(__AVX512BF16__)
+    const __m256bh words = _mm512_cvtneps_pbh(weights);
+    __builtin_memcpy(row + j / 2, &words, sizeof words);
+#else
+    store(row + j, weights);
+#endif
+}
+EVENKEEL_INLINE void store_weights(float* row, std::int64_t j, Vec low, Vec high) {
+#if defined(__AVX512BF16__)
+    const __m512bh words = _mm512_cvtne2ps_pbh(high, low);
+    __builtin_memcpy(row + j / 2, &words, sizeof words);
+#else
+    store(row + j, low);
+    store(row + j + kLanes, high);
+#endif
+}
+
+// The running softmax of row i over a block of keys. x: its scores, in `weights` their probabilities relative
+// to the running maximum (kDepth 1: in place). row_max: the maximum of each lane over the full columns.
 template <bool kTelemetry>
 void softmax_row(const ForwardScratch& s,
                  std::int64_t i,
                  float* x,
+                 const float* row_max,
+                 float* weights,
                  const RowColumns& c,
                  float log2_scale,
                  float tanh_scale,
                  std::int64_t head_dim) {
-    Vec highest = load(s.row_max + i * kLanes);
+    Vec highest = load(row_max);
     for (std::int64_t j = round_down(c.begin, kLanes); j < c.end; j += kLanes) {
         if (j == c.full_begin && c.full_begin < c.full_end) j = c.full_end;
         if (j >= c.end) break;
@@ -122,23 +145,27 @@ void softmax_row(const ForwardScratch& s,
     const Vec shift = broadcast(s.max[i] == -kInfinity ? 0.0f : s.max[i]),
               scale = broadcast(log2_scale);
 
+    const auto weigh = [&](std::int64_t j) {
+        const Vec t = (load(x + j) - shift) * scale;
+        const Vec weight = exp2(t);
+        sum += weight;
+        if constexpr (kTelemetry) moment += weight * t;
+        return weight;
+    };
+    const auto edge = [&](std::int64_t j) {
+        const Vec t = where_inside(j, c.begin, c.end, (load(x + j) - shift) * scale, Vec{});
+        const Vec weight = where_inside(j, c.begin, c.end, exp2(t), Vec{});
+        sum += weight;
+        if constexpr (kTelemetry) moment += weight * t;
+        store_weights(weights, j, weight);
+    };
     const std::int64_t inner_begin = round_up(c.begin, kLanes),
                        inner_end = round_down(c.end, kLanes);
-    auto edge = [&](std::int64_t j) {
-        const Vec t = where_inside(j, c.begin, c.end, (load(x + j) - shift) * scale, Vec{});
-        const Vec p = where_inside(j, c.begin, c.end, exp2(t), Vec{});
-        sum += p;
-        if constexpr (kTelemetry) moment += p * t;
-        store(x + j, p);
-    };
     std::int64_t j = round_down(c.group_begin, kLanes);
     for (; j < c.group_end && j < inner_begin; j += kLanes) edge(j);
-    for (; j < inner_end; j += kLanes) {
-        const Vec t = (load(x + j) - shift) * scale;
-        const Vec p = exp2(t);
-        sum += p;
-        if constexpr (kTelemetry) moment += p * t;
-        store(x + j, p);
+    for (; j + kLanes < inner_end; j += 2 * kLanes) {
+        const Vec low = weigh(j), high = weigh(j + kLanes);
+        store_weights(weights, j, low, high);
     }
     for (; j < c.group_end; j += kLanes) edge(j);
     store(s.sum + i * kLanes, sum);
@@ -146,12 +173,14 @@ void softmax_row(const ForwardScratch& s,
 }
 
 template <bool kTelemetry>
-void softmax_block(const FlashProblem& p,
-                   const RowBlock& rows,
-                   const ForwardScratch& s,
-                   std::int64_t k0,
-                   std::int64_t k1) {
-    for (std::int64_t i = 0; i < rows.count; ++i) {
+void softmax_tile(const FlashProblem& p,
+                  const RowBlock& rows,
+                  const Groups& groups,
+                  const ForwardScratch& s,
+                  std::int64_t k0,
+                  std::int64_t k1) {
+    const std::int64_t i0 = groups.begin * kRows, i1 = min(groups.end * kRows, rows.count);
+    for (std::int64_t i = i0; i < i1; ++i) {
         const RowBlock::Keys& keys = rows.keys[i / kRows];
         const std::int64_t t = rows.query(p, i);
         RowColumns c;
@@ -162,17 +191,15 @@ void softmax_block(const FlashProblem& p,
         if (c.group_end <= c.group_begin) continue;
         c.full_begin = round_up(max(keys.all_begin, k0) - k0, kPanel);
         c.full_end = round_down(min(keys.all_end, k1) - k0, kPanel);
-        float* x = s.scores + i * s.tile;
-        const std::int64_t begin = round_down(c.group_begin, kLanes);
-        const std::int64_t end = round_up(c.group_end, kLanes);
+        float* weights = s.weights + (i - i0) * s.weight_stride;
         if (c.end <= c.begin) {
-            zero_words(x + begin, end - begin);
+            const std::int64_t begin = round_down(c.group_begin, kLanes);
+            zero_words(weights + begin / kDepth, (round_up(c.group_end, kLanes) - begin) / kDepth);
         } else {
-            softmax_row<kTelemetry>(s, i, x, c, log2_scale(p), tanh_scale(p), p.head_dim);
+            softmax_row<kTelemetry>(s, i, s.scores + (i - i0) * s.tile,
+                                    s.row_max + (i - i0) * kLanes, weights, c, log2_scale(p),
+                                    tanh_scale(p), p.head_dim);
         }
-#if defined(__AVX512BF16__)
-        round_row(x + begin, s.rounded + i * padded(kForwardKeys / 2) + begin / 2, end - begin);
-#endif
     }
 }
 
@@ -226,12 +253,8 @@ void finish_rows(const FlashProblem& p,
         const double sum = evenkeel::sum(load(s.sum + i * kLanes));
         const bool empty = sum == 0.0;
         const RowEnd end = end_row(p, h, s.max[i], sum);
-        float* out = s.out + i * s.right_stride;
-        const Vec divisor = broadcast(empty ? 1.0f : static_cast<float>(end.total));
-        for (std::int64_t d = 0; d < p.head_dim; d += kLanes)
-            store(out + d, load(out + d) / divisor);
-        store_row(const_cast<void*>(rows.row(p, p.out, i)), p.bf16, out, empty ? 0.0f : 1.0f,
-                  p.head_dim);
+        store_row(const_cast<void*>(rows.row(p, p.out, i)), p.bf16, s.out + i * s.right_stride,
+                  empty ? 0.0f : static_cast<float>(1.0 / end.total), p.head_dim);
         *rows.lse(p, i) = static_cast<float>(end.lse);
         if (!max_dot || p.last[t] <= p.first[t]) continue;
         const std::int64_t g = h - rows.kv_head * p.group;
@@ -268,17 +291,20 @@ void attend(const FlashProblem& p, const RowBlock& rows, std::int64_t kv, const 
     for (std::int64_t k0 = round_down(rows.first_key(), kForwardKeys); k0 < rows.last_key();
          k0 += kForwardKeys) {
         const std::int64_t k1 = min(k0 + kForwardKeys, rows.last_key());
-        for (std::int64_t i = 0; i < rows.count; ++i) {
-            store(s.row_max + i * kLanes, broadcast(-kInfinity));
-        }
-        multiply_by_keys(rows, s.q, s.left_stride, packed_keys + k0 * s.words, s.words, k0, k1,
-                         s.scores, s.tile, s.row_max);
-        softmax_block<kTelemetry>(p, rows, s, k0, k1);
-        if constexpr (kWeighValues) {
-            const std::int64_t first = kv * ((p.keys + kDepth - 1) / kDepth) + k0 / kDepth;
-            add_product_over_keys(rows, s.rounded, kDepth == 2 ? padded(kForwardKeys / 2) : s.tile,
-                                  p.packed_values + first * s.right_stride, s.right_stride, k0, k1,
-                                  p.head_dim, s.out, s.right_stride);
+        const std::int64_t first = kv * ((p.keys + kDepth - 1) / kDepth) + k0 / kDepth;
+        for (std::int64_t g = 0; g < rows.groups; g += kTileGroups) {
+            const Groups groups{g, min(g + kTileGroups, rows.groups)};
+            if (rows.keys[groups.end - 1].any_end <= k0 || rows.keys[g].any_begin >= k1) continue;
+            for (std::int64_t i = 0; i < kTileRows; ++i)
+                store(s.row_max + i * kLanes, broadcast(-kInfinity));
+            multiply_by_keys(rows, groups, s.q, s.left_stride, packed_keys + k0 * s.words, s.words,
+                             k0, k1, s.scores, s.tile, s.row_max);
+            softmax_tile<kTelemetry>(p, rows, groups, s, k0, k1);
+            if constexpr (kWeighValues) {
+                add_product_over_keys(rows, groups, s.weights, s.weight_stride,
+                                      p.packed_values + first * s.right_stride, s.right_stride, k0,
+                                      k1, p.head_dim, s.out, s.right_stride);
+            }
         }
     }
 }
@@ -484,10 +510,10 @@ void backward(const FlashProblem& p, std::int64_t kv, std::int64_t key_block, fl
         const std::int64_t first_block = rows.first_key() / s.keys;
         if (key_block < first_block || k0 >= rows.last_key()) continue;
         pack_row_block(p, rows, s);
-        multiply_by_keys(rows, s.q, s.left_stride, s.keys_t, s.words, k0, k1, s.probabilities,
-                         s.tile, nullptr);
-        multiply_by_keys(rows, s.dout, s.left_stride, s.values_t, s.words, k0, k1, s.dscores,
-                         s.tile, nullptr);
+        multiply_by_keys(rows, rows.all_groups(), s.q, s.left_stride, s.keys_t, s.words, k0, k1,
+                         s.probabilities, s.tile, nullptr);
+        multiply_by_keys(rows, rows.all_groups(), s.dout, s.left_stride, s.values_t, s.words, k0,
+                         k1, s.dscores, s.tile, nullptr);
         differentiate_block(p, rows, kv, s, k0, k1);
         add_product_over_rows(p, rows, s.probability_pairs, s.tile, s.dout_right, s.right_stride,
                               k0, k1, s.dv);
@@ -498,8 +524,9 @@ void backward(const FlashProblem& p, std::int64_t kv, std::int64_t key_block, fl
         const auto mine = static_cast<int>(key_block - first_block);
         while (__atomic_load_n(turn, __ATOMIC_ACQUIRE) != mine) sched_yield();
         float* dq = p.dq_sum + (kv * p.queries * p.group + rows.begin) * p.head_dim;
-        add_product_over_keys(rows, s.dscore_words, kDepth == 2 ? padded(s.keys / 2) : s.tile,
-                              s.keys_right, s.right_stride, k0, k1, p.head_dim, dq, p.head_dim);
+        add_product_over_keys(rows, rows.all_groups(), s.dscore_words,
+                              kDepth == 2 ? padded(s.keys / 2) : s.tile, s.keys_right,
+                              s.right_stride, k0, k1, p.head_dim, dq, p.head_dim);
         __atomic_store_n(turn, mine + 1, __ATOMIC_RELEASE);
     }
 

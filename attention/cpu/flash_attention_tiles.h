@@ -186,19 +186,56 @@ EVENKEEL_INLINE void pack_row_pair(const void* low,
     }
 }
 
+// Columns for rows: element r of line c of the result is element c of line r.
+EVENKEEL_INLINE void transpose(Vec (&lines)[kLanes]) {
+#pragma GCC unroll 4
+    for (int distance = 1; distance < kLanes; distance *= 2) {
+        IntVec low, high;
+        for (int i = 0; i < kLanes; ++i) {
+            low[i] = i & distance ? kLanes + (i ^ distance) : i;
+            high[i] = i & distance ? kLanes + i : i ^ distance;
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < kLanes; ++r) {
+            if (r & distance) continue;
+            const Vec a = lines[r], b = lines[r ^ distance];
+            lines[r] = __builtin_shuffle(a, b, low);
+            lines[r ^ distance] = __builtin_shuffle(a, b, high);
+        }
+    }
+}
+
+EVENKEEL_INLINE void prefetch_row(const void* row, bool bf16, std::int64_t head_dim) {
+    for (std::int64_t at = 0; at < head_dim * (bf16 ? 2 : 4); at += 64)
+        __builtin_prefetch(static_cast<const char*>(row) + at);
+}
+
+// kLanes words of a row, from word w.
+EVENKEEL_INLINE Vec load_words(const void* row, bool bf16, std::int64_t w) {
+    if (kDepth == 1) return load_element(row, bf16, w);
+    return load(static_cast<const float*>(row) + w);
+}
+
 // Rows 0 .. count (row(i) points to one) as panels [panel][word along d][kPanel rows], zero beyond count.
 template <typename Row>
 EVENKEEL_INLINE void pack_transposed(
     const Row& row, bool bf16, std::int64_t count, std::int64_t head_dim, float* panels) {
     const std::int64_t words = head_dim / kDepth;
-    alignas(64) float buffer[256];
-    for (std::int64_t i = 0; i < round_up(count, kPanel); ++i) {
+    for (std::int64_t i = 0; i < round_up(count, kPanel); i += kLanes) {
         float* to = panels + round_down(i, kPanel) * words + i % kPanel;
-        if (i < count) {
-            pack_row(row(i), bf16, buffer, head_dim);
-            for (std::int64_t w = 0; w < words; ++w) to[w * kPanel] = buffer[w];
-        } else {
-            for (std::int64_t w = 0; w < words; ++w) to[w * kPanel] = 0.0f;
+        const void* rows[kLanes];
+        for (int r = 0; r < kLanes; ++r) rows[r] = i + r < count ? row(i + r) : nullptr;
+        for (int r = 0; r < kLanes && i + kLanes + r < count; ++r)
+            prefetch_row(row(i + kLanes + r), bf16, head_dim);
+        for (std::int64_t next = 0; next < words; next += kLanes) {
+            const std::int64_t w = min(next, words - kLanes);
+            Vec lines[kLanes];
+#pragma GCC unroll 16
+            for (int r = 0; r < kLanes; ++r)
+                lines[r] = rows[r] ? load_words(rows[r], bf16, w) : Vec{};
+            transpose(lines);
+#pragma GCC unroll 16
+            for (int c = 0; c < kLanes; ++c) store(to + (w + c) * kPanel, lines[c]);
         }
     }
 }
@@ -208,7 +245,10 @@ template <typename Row>
 EVENKEEL_INLINE void pack_rows_as_right(
     const Row& row, bool bf16, std::int64_t count, std::int64_t head_dim, float* words) {
     const std::int64_t stride = padded(head_dim);
+    constexpr std::int64_t kAhead = 16;
     for (std::int64_t i = 0; i < count; i += kDepth, words += stride) {
+        for (int r = 0; r < kDepth && i + kAhead + r < count; ++r)
+            prefetch_row(row(i + kAhead + r), bf16, head_dim);
         if (kDepth == 1) {
             pack_row(row(i), bf16, words, head_dim);
         } else {

@@ -2,10 +2,13 @@
 // each forward, dy, x and dx backward; angles and gains stay in cache.
 #include "attention/cpu/qk_norm_rope.h"
 
+#include <omp.h>
+
 #include <algorithm>
 #include <vector>
 
 #include "attention/cpu/qk_norm_rope_rows.h"
+#include "framework/cores.h"
 
 namespace evenkeel::cpu {
 namespace {
@@ -18,6 +21,27 @@ constexpr std::int64_t kParallelElements = 1 << 14;
 
 HeadRows rows_of(const Tensor& tensor) {
     return {tensor.raw(), tensor.stride(0), tensor.stride(1), tensor.stride(2)};
+}
+
+std::int64_t& cached_result() {
+    static std::int64_t bytes = [] {
+        constexpr std::int64_t kUnknown = 32 << 20;
+        const std::int64_t share = cache_share();
+        return share > 0 ? share : kUnknown;
+    }();
+    return bytes;
+}
+
+// Rows of whole cache lines only.
+bool goes_past_caches(const Tensor& y) {
+    constexpr std::uintptr_t kLine = 64;
+    const auto size = static_cast<std::int64_t>(size_of(y.dtype()));
+    const auto begins_lines = [&](std::int64_t elements) {
+        return static_cast<std::uintptr_t>(elements * size) % kLine == 0;
+    };
+    return y.numel() * size / omp_get_max_threads() > cached_result() &&
+           reinterpret_cast<std::uintptr_t>(y.raw()) % kLine == 0 && begins_lines(y.stride(0)) &&
+           begins_lines(y.stride(1)) && begins_lines(y.stride(2)) && begins_lines(y.size(3));
 }
 
 QkNormRopeRows common_rows(const Tensor& x,
@@ -125,6 +149,9 @@ void add_gain_gradient(const Tensor& partial,
 
 }  // namespace
 
+std::int64_t largest_cached_result() { return cached_result(); }
+void set_largest_cached_result(std::int64_t bytes) { cached_result() = bytes; }
+
 void qk_norm_rope_forward(const Tensor& x,
                           const Tensor& gain,
                           const RopeTable& rope,
@@ -136,6 +163,7 @@ void qk_norm_rope_forward(const Tensor& x,
     const Tensor effective = effective_gain(gain, options.gain_offset, channel_order(rows));
     rows.gain = effective.data<float>();
     rows.y = rows_of(y);
+    rows.past_caches = goes_past_caches(y);
     const Tensor factors = make_factors(rstd, options, rows);
     const auto forward_rows = EVENKEEL_FOR_CURRENT_ISA(qk_norm_rope_forward_rows);
     for_each_chunk(x, [&](std::int64_t, std::int64_t begin, std::int64_t end) {
@@ -159,6 +187,7 @@ void qk_norm_rope_backward(const Tensor& dy,
     const Tensor effective = effective_gain(gain, options.gain_offset, channels);
     rows.gain = effective.data<float>();
     rows.y = rows_of(dx);
+    rows.past_caches = goes_past_caches(dx);
     rows.dy = rows_of(dy);
     const Tensor factors = make_factors(rstd, options, rows);
     const auto backward_rows = EVENKEEL_FOR_CURRENT_ISA(qk_norm_rope_backward_rows);

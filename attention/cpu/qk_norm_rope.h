@@ -23,4 +23,9 @@ void qk_norm_rope_backward(const Tensor& dy,
                            const Tensor& dgain,
                            const Tensor& mean);
 
+// A result of more bytes a thread is stored past the caches, where it would not stay; cache_share() at first (without
+// an answer 32 MiB). Same numbers either way. For tests and comparisons; not while operations run.
+std::int64_t largest_cached_result();
+void set_largest_cached_result(std::int64_t bytes);
+
 }  // namespace evenkeel::cpu

@@ -51,6 +51,18 @@ struct Order {
     }
 };
 
+template <typename InOrder, typename T>
+EVENKEEL_INLINE void store_row(const QkNormRopeRows& rows, T* to, const Vec* row) {
+    if constexpr (InOrder::kVectors * kLanes * sizeof(T) % 64 == 0) {
+        if (rows.past_caches) {
+            alignas(64) T values[InOrder::kVectors * kLanes];
+            InOrder::store(values, row);
+            return store_past_caches(to, values, sizeof values);
+        }
+    }
+    InOrder::store(to, row);
+}
+
 // One token's index in the table of angles.
 EVENKEEL_INLINE std::int64_t angle_index(const QkNormRopeRows& rows,
                                          std::int64_t b,
@@ -325,11 +337,19 @@ EVENKEEL_INLINE float factor_of(const QkNormRopeRows& rows, std::int64_t token, 
 }
 
 // Whatever has the power 0 becomes 1, also where the statistic is 0 or no number.
-[[gnu::noinline]] void find_factors(const QkNormRopeRows& rows, std::int64_t token) {
-    for (std::int64_t i = token * rows.heads; i < (token + 1) * rows.heads; ++i) {
-        rows.factor[i] =
-            rows.lambda == 1.0f ? rows.rstd[i] : __builtin_powf(rows.rstd[i], rows.lambda);
+[[gnu::noinline]] void find_factors(const float* rstd,
+                                    float lambda,
+                                    float* factor,
+                                    std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) {
+        factor[i] = lambda == 1.0f ? rstd[i] : __builtin_powf(rstd[i], lambda);
     }
+}
+
+EVENKEEL_INLINE void find_factors(const QkNormRopeRows& rows, std::int64_t token) {
+    if (rows.factor == nullptr) return;
+    const std::int64_t first = token * rows.heads;
+    find_factors(rows.rstd + first, rows.lambda, rows.factor + first, rows.heads);
 }
 
 // The parameters come by value: no store can change a local copy, so they stay in registers. The statistics
@@ -342,7 +362,7 @@ void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
     const bool find = rows.norm && !rows.centred && !rows.token_statistic;
     if (find) find_statistics<T, kDim>(rows, begin);
     for (std::int64_t token = begin; token < end; ++token) {
-        if (rows.factor != nullptr) find_factors(rows, token);
+        find_factors(rows, token);
         if (find && token + 1 < end) find_statistics<T, kDim>(rows, token + 1);
         const std::int64_t b = token / rows.tokens, t = token % rows.tokens;
         rotation.find(rows, b, t);
@@ -352,7 +372,7 @@ void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
         for (std::int64_t n = 0; n < rows.heads;
              ++n, x += rows.x.head, y += rows.y.head, gain += rows.gain_head) {
             prefetch<kDim, false>(rows.x, x, kReadAhead);
-            prefetch<kDim, true>(rows.y, y, kWriteAhead);
+            if (!rows.past_caches) prefetch<kDim, true>(rows.y, y, kWriteAhead);
             Vec row[kVectors];
             InOrder::load(x, row);
             if (rows.centred) {
@@ -368,7 +388,7 @@ void forward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end) {
                 }
             }
             rotation.apply(row);
-            InOrder::store(y, row);
+            store_row<InOrder>(rows, y, row);
         }
     }
 }
@@ -379,7 +399,7 @@ void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, f
     constexpr int kVectors = kDim / kLanes;
     Rotation<T, kDim, kPath, true> rotation;
     for (std::int64_t token = begin; token < end; ++token) {
-        if (rows.factor != nullptr) find_factors(rows, token);
+        find_factors(rows, token);
         const std::int64_t b = token / rows.tokens, t = token % rows.tokens;
         rotation.find(rows, b, t);
         const T* x = row_at<T>(rows.x, b, t);
@@ -387,6 +407,7 @@ void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, f
         T* dx = row_at<T>(rows.y, b, t);
         for (std::int64_t n = 0; n < rows.heads;
              ++n, x += rows.x.head, dy += rows.dy.head, dx += rows.y.head) {
+            if (!rows.past_caches) prefetch<kDim, true>(rows.y, dx, kWriteAhead);
             Vec z[kVectors];  // the gradient turned back
             InOrder::load(dy, z);
             rotation.apply(z);
@@ -425,7 +446,7 @@ void backward(const QkNormRopeRows rows, std::int64_t begin, std::int64_t end, f
                     for (int i = 0; i < kVectors; ++i) z[i] = (z[i] - u[i] * mean) * outer;
                 }
             }
-            InOrder::store(dx, z);
+            store_row<InOrder>(rows, dx, z);
         }
     }
 }
@@ -466,6 +487,7 @@ void qk_norm_rope_forward_rows(const QkNormRopeRows& rows, std::int64_t begin, s
     dispatch(rows, [&]<typename T, int kDim, Path kPath>() {
         forward<T, kDim, kPath>(rows, begin, end);
     });
+    if (rows.past_caches) finish_stores_past_caches();
 }
 
 void qk_norm_rope_backward_rows(const QkNormRopeRows& rows,
@@ -475,6 +497,7 @@ void qk_norm_rope_backward_rows(const QkNormRopeRows& rows,
     dispatch(rows, [&]<typename T, int kDim, Path kPath>() {
         backward<T, kDim, kPath>(rows, begin, end, dgain);
     });
+    if (rows.past_caches) finish_stores_past_caches();
 }
 
 void qk_norm_rope_channel_order(const QkNormRopeRows& rows, std::int32_t* channels) {

@@ -25,6 +25,7 @@ struct QkNormRopeRows {
     bool interleaved = false;
     bool norm = true;
     bool centred = false;          // the row's mean comes off first (LayerNorm)
+    bool past_caches = false;      // y, in whole cache lines, does not stay in the caches
     bool token_statistic = false;  // rstd and mean are inputs, one a token
     float inverse_divisor = 0.0f;  // of sums of squares: 1 / D, or 1 for unit length
     float eps = 0.0f;

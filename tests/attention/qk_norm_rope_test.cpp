@@ -5,7 +5,9 @@
 
 #include <cmath>
 #include <string>
+#include <vector>
 
+#include "attention/cpu/qk_norm_rope.h"
 #include "framework/isa.h"
 #include "framework/rng.h"
 #include "tests/attention/qk_norm_rope_reference.h"
@@ -385,6 +387,45 @@ TEST(QkNormRopeTest, GainGradientsDoNotDependOnThreads) {
         }
     }
     omp_set_num_threads(threads);
+}
+
+// Large results are stored past the caches; whatever does not lie in whole cache lines is not.
+TEST(QkNormRopeTest, ResultsPastTheCachesHaveTheSameBits) {
+    const std::int64_t usual = cpu::largest_cached_result();
+    for (const Isa isa : kAllIsas) {
+        limit_isa(isa);
+        for (const DType dtype : {kFp32, kBf16}) {
+            for (const std::int64_t dim : {32, 64, 80, 96, 128}) {
+                for (const RopeLayout layout : {RopeLayout::kHalfSplit, RopeLayout::kInterleaved}) {
+                    for (const std::int64_t padding : {0, 16, 64}) {  // elements between heads
+                        const Shape shape{2, 37, 3, dim};
+                        const Tensor x = gaussian(shape, dtype, 1), dy = gaussian(shape, dtype, 2);
+                        const Tensor gain = gaussian({3, dim}, kFp32, 3);
+                        const RopeTable table = make_rope_table({.layout = layout}, dim, 0, 37);
+                        const auto run = [&](std::int64_t largest) {
+                            cpu::set_largest_cached_result(largest);
+                            const Tensor memory = poisoned({2, 37, 3, dim + padding}, dtype);
+                            const Tensor y = memory.slice(3, padding, padding + dim);
+                            const Tensor dx = poisoned(shape, dtype),
+                                         rstd = poisoned({2, 37, 3}, kFp32);
+                            const Tensor dgain = Tensor::zeros({3, dim}, kFp32);
+                            qk_norm_rope_forward(x, gain, table, {}, {}, y, rstd);
+                            qk_norm_rope_backward(dy, x, gain, rstd, table, {}, {}, dx, dgain);
+                            return std::vector{memory, dx, dgain};
+                        };
+                        const auto kept = run(1 << 30), past = run(0);
+                        for (std::size_t i = 0; i < kept.size(); ++i) {
+                            EXPECT_TRUE(same_bits(kept[i], past[i]))
+                                << name_of(isa) << " D=" << dim << " padding " << padding << ": "
+                                << i;
+                        }
+                    }
+                }
+            }
+        }
+    }
+    cpu::set_largest_cached_result(usual);
+    limit_isa(Isa::kAvx512);
 }
 
 }  // namespace
