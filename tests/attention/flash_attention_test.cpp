@@ -111,6 +111,10 @@ std::vector<Case> all_cases() {
     cases.push_back({"documents", {1, 400, 400, 2, 1, 64}, {true, 0, {0, 1, 130, 130, 331, 400}}});
     cases.push_back({"documents_bidirectional", {1, 300, 300, 2, 2, 64}, {false, 0, {0, 97, 300}}});
     cases.push_back({"documents_window", {1, 300, 300, 2, 2, 64}, {true, 20, {0, 97, 300}}});
+    // Rows of one tile whose keys lie in different blocks.
+    cases.push_back({"window_across_key_blocks", {1, 1100, 1100, 1, 1, 64}, {true, 200, {}}});
+    cases.push_back(
+        {"documents_across_key_blocks", {1, 1100, 1100, 2, 1, 64}, {true, 0, {0, 500, 530, 1100}}});
     return cases;
 }
 
