@@ -247,6 +247,25 @@ Tensor TensorParallelAttention::forward(const Tensor& x,
     return project(layout, saved);
 }
 
+void TensorParallelAttention::forget_turned(AttentionSaved& saved) const {
+    if (has_norm() && !is_full_width()) saved.q = saved.k = {};
+}
+
+void TensorParallelAttention::turn_again(const SequenceLayout& layout, AttentionSaved& saved) {
+    if (!has_norm() || is_full_width()) return;
+    turn(heads(saved.qkv, 0), heads(saved.qkv, 1), layout, saved);
+}
+
+// Memory for q and k after norm and rotation, and these.
+void TensorParallelAttention::turn(const Tensor& q,
+                                   const Tensor& k,
+                                   const SequenceLayout& layout,
+                                   AttentionSaved& saved) {
+    saved.q = Tensor::uninitialized(q.shape(), type_, q.device());
+    saved.k = Tensor::uninitialized(k.shape(), type_, k.device());
+    normalize(q, k, rope_table(positions_end(q, layout)), layout.positions, saved);
+}
+
 void TensorParallelAttention::attend(const Tensor& x,
                                      const SequenceLayout& layout,
                                      AttentionSaved& saved,
@@ -258,12 +277,13 @@ void TensorParallelAttention::attend(const Tensor& x,
     const Tensor k = heads(saved.qkv, 1);  // [B, T, K/P, D]
     const Tensor v = heads(saved.qkv, 2);  // [B, T, K/P, D]
 
-    saved.q = q, saved.k = k;  // rotated where they are, unless backward needs them as they were
     if (has_norm() || saved.keeps_qkv) {
-        saved.q = Tensor::uninitialized(q.shape(), type_, x.device());
-        saved.k = Tensor::uninitialized(k.shape(), type_, x.device());
+        turn(q, k, layout, saved);
+    } else {
+        saved.q = q,
+        saved.k = k;  // rotated where they are: backward does not need them as they were
+        normalize(q, k, rope_table(positions_end(q, layout)), layout.positions, saved);
     }
-    normalize(q, k, rope_table(positions_end(q, layout)), layout.positions, saved);
 
     saved.out = Tensor::uninitialized(q.shape(), type_, x.device());
     saved.lse = Tensor::uninitialized({B, local_heads_, T}, DType::kFloat32, x.device());

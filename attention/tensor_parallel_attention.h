@@ -83,6 +83,9 @@ class TensorParallelAttention {
                 AttentionSaved& saved,
                 AttentionStats* stats);
     Tensor project(const SequenceLayout& layout, const AttentionSaved& saved) const;
+    // Drops q and k after norm and rotation, where they can be made again without a message; and makes them again.
+    void forget_turned(AttentionSaved& saved) const;
+    void turn_again(const SequenceLayout& layout, AttentionSaved& saved);
     // dy like y; adds to parameter gradients; returns dx.
     Tensor backward(const Tensor& dy, const SequenceLayout& layout, const AttentionSaved& saved);
     // Appends x's T tokens to the cache, at the positions that follow it, and attends to all of it (or to the
@@ -115,6 +118,10 @@ class TensorParallelAttention {
     bool is_full_width() const { return config_.qk_norm.scope == QkNormConfig::Scope::kFullWidth; }
     const RopeTable& rope_table(std::int64_t positions);  // of positions 0 .. positions-1 at least
     QkNormRopeOptions norm_options() const;
+    void turn(const Tensor& q,
+              const Tensor& k,
+              const SequenceLayout& layout,
+              AttentionSaved& saved);
     // Normalises and turns q and k into saved.q and saved.k; fills in what backward needs of it.
     void normalize(const Tensor& q,
                    const Tensor& k,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "framework/device_cuda.h"
+#include "framework/large_blocks.h"
 #include "framework/memory_scope.h"
 
 namespace evenkeel {
@@ -28,11 +29,20 @@ Count& count_of(Device device) {
     return device == Device::kCpu ? cpu : cuda;
 }
 
+// Never destroyed: buffers in static storage go after it would.
+LargeBlocks& large_blocks() {
+    static auto* blocks = new LargeBlocks;
+    return *blocks;
+}
+
+void* take_on_cpu(std::size_t bytes) {
+    if (bytes >= LargeBlocks::kSmallest) return large_blocks().take(bytes);
+    return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
+}
+
 std::byte* allocate_on_cpu(std::size_t bytes) {
     if (bytes == 0) return nullptr;
-    const std::size_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
-    const bool wrapped = rounded < bytes;
-    void* data = wrapped ? nullptr : std::aligned_alloc(kAlignment, rounded);
+    void* data = take_on_cpu(bytes);
     if (data == nullptr) {
         throw_out_of_memory(ErrorCode::kInternal, "out of memory", bytes,
                             Buffer::live_bytes(Device::kCpu), "");
@@ -62,7 +72,11 @@ Buffer::~Buffer() {
     count_of(device_).live.fetch_sub(bytes_);
     switch (device_) {
         case Device::kCpu:
-            std::free(data_);
+            if (bytes_ >= LargeBlocks::kSmallest) {
+                large_blocks().give(data_);
+            } else {
+                std::free(data_);
+            }
             break;
         case Device::kCuda:
             cuda::release({data_, stream_});
@@ -73,8 +87,10 @@ Buffer::~Buffer() {
 std::size_t Buffer::live_bytes(Device device) { return count_of(device).live.load(); }
 std::size_t Buffer::peak_bytes(Device device) { return count_of(device).peak.load(); }
 void Buffer::release_unused(Device device) {
-    if (device == Device::kCuda) cuda::release_unused();
+    if (device == Device::kCuda) return cuda::release_unused();
+    large_blocks().release_unused();
 }
+LargeBlocks::Count Buffer::cpu_blocks() { return large_blocks().count(); }
 void Buffer::reset_peak(Device device) {
     Count& count = count_of(device);
     count.peak.store(count.live.load());

@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "framework/device.h"
+#include "framework/large_blocks.h"
 
 struct CUstream_st;
 
@@ -32,9 +33,10 @@ class Buffer {
     static std::size_t live_bytes(Device device);
     static std::size_t peak_bytes(Device device);
     static void reset_peak(Device device);
-    // Gives memory that no buffer holds back to the system, on CUDA after work that still uses it; nothing to
-    // do on the CPU.
+    // Gives memory that no buffer holds back to the system, on CUDA after work that still uses it.
     static void release_unused(Device device);
+    // Of the CPU's large buffers.
+    static LargeBlocks::Count cpu_blocks();
 
   private:
     std::byte* data_ = nullptr;

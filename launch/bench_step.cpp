@@ -28,19 +28,12 @@ Lines measure_step(const StepBench& size) {
 Lines measure_recompute(const StepBench& size) {
     const auto world = make_single_communicator();
     const ProcessGrid grid(*world, {});
-    struct Mode {
-        const char* name;
-        Recompute recompute;
-    };
-    constexpr Mode kModes[] = {{"none", Recompute::kNone},
-                               {"attention", Recompute::kAttention},
-                               {"full", Recompute::kFull}};
     std::vector<std::unique_ptr<Stepper>> steppers;
     std::vector<Body> bodies;
     std::vector<double> peaks, flops;
-    for (const Mode& mode : kModes) {
+    for (const Recompute mode : kAllRecompute) {
         ModelConfig config = model_of(size);
-        config.recompute = mode.recompute;
+        config.recompute = mode;
         const std::size_t before = Buffer::live_bytes(Device::kCpu);
         steppers.push_back(std::make_unique<Stepper>(grid, size, config));
         Buffer::reset_peak(Device::kCpu);
@@ -52,9 +45,11 @@ Lines measure_recompute(const StepBench& size) {
     }
     const Times times = time_in_turn("recompute", bodies, size.rounds, 0.2);
     Lines lines;
-    for (std::size_t i = 0; i < std::size(kModes); ++i) {
-        Line time{
-            name_of(size, concat("recompute ", kModes[i].name)), 1e3 * median(times[i]), "ms", {}};
+    for (std::size_t i = 0; i < std::size(kAllRecompute); ++i) {
+        Line time{name_of(size, concat("recompute ", name_of(kAllRecompute[i]))),
+                  1e3 * median(times[i]),
+                  "ms",
+                  {}};
         Line memory{"  its peak of memory", peaks[i] / (1 << 20), "MiB", {}};
         if (i > 0) {
             time.shares = {share_of_rounds(ratios_of(times[i], times[0]), "of the time of none"),

@@ -91,7 +91,7 @@ bool fit_micro_batch(RunConfig& config, int world_size, std::size_t available) {
 // The same, or else with more that backward makes again.
 bool fit(RunConfig& config, int world_size, std::size_t available) {
     const RunConfig before = config;
-    for (const Recompute recompute : {Recompute::kNone, Recompute::kAttention, Recompute::kFull}) {
+    for (const Recompute recompute : kAllRecompute) {
         if (recompute < before.model.recompute) continue;
         config = before;
         config.model.recompute = recompute;
@@ -109,9 +109,7 @@ bool is_valid(const RunConfig& config) {
     }
 }
 
-const char* text_of(Recompute recompute) {
-    return recompute == Recompute::kFull ? "model.recompute=full" : "model.recompute=attention";
-}
+std::string text_of(Recompute recompute) { return concat("model.recompute=", name_of(recompute)); }
 
 std::string settings(const RunConfig& config, const RunConfig& before, int world_size) {
     std::string text;
@@ -163,7 +161,7 @@ std::vector<Saving> savings(const RunConfig& config, int world_size) {
         if (!setting.turn_on(changed, world_size) || !shares_tokens(changed)) continue;
         add(setting.text, changed);
     }
-    for (const Recompute recompute : {Recompute::kAttention, Recompute::kFull}) {
+    for (const Recompute recompute : kAllRecompute) {
         if (recompute <= config.model.recompute) continue;
         RunConfig changed = config;
         changed.model.recompute = recompute;

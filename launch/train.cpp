@@ -38,16 +38,9 @@ bool cuts_optimizer(const RunConfig& config, std::int64_t data_parallel) {
     return config.parallel.zero_stage == 1 && data_parallel > 1;
 }
 
-const char* recompute_of(const ModelConfig& model) {
-    switch (model.recompute) {
-        case Recompute::kNone:
-            return "";
-        case Recompute::kAttention:
-            return ", recompute attention";
-        case Recompute::kFull:
-            return ", recompute full";
-    }
-    return "";
+std::string recompute_of(const ModelConfig& model) {
+    return model.recompute == Recompute::kNone ? ""
+                                               : concat(", recompute ", name_of(model.recompute));
 }
 
 // A line for each file of tokens.

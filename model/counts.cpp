@@ -116,7 +116,9 @@ double flops_per_token(const ModelConfig& config, std::int64_t seq_len) {
 }
 
 double recomputed_flops_per_token(const ModelConfig& config, std::int64_t seq_len) {
-    if (config.recompute == Recompute::kNone) return 0.0;
+    if (config.recompute == Recompute::kNone || config.recompute == Recompute::kElementwise) {
+        return 0.0;
+    }
     const AttentionConfig& a = config.attention;
     const auto product = [&](std::int64_t outputs, std::int64_t inputs) {
         return 2.0 * static_cast<double>(outputs) * static_cast<double>(inputs);

@@ -207,7 +207,7 @@ Tensor LanguageModel::forward(const Input& input,
 }
 
 void LanguageModel::backward(const Input& input,
-                             const Tensor& dlogits,
+                             Tensor dlogits,
                              Activations& saved,
                              GradientReducer* reducer,
                              FiniteProbe* probe) {
@@ -226,7 +226,8 @@ void LanguageModel::backward(const Input& input,
         }
     };
     const SequenceLayout layout = layout_of(input);
-    const Tensor dnormed = project_backward(dlogits, saved.normed, layout.region);
+    Tensor dnormed = project_backward(dlogits, saved.normed, layout.region);
+    dlogits = saved.normed = {};  // what has been read goes, and the peak with it
     if (output_ != nullptr) complete(*output_);
     Tensor gradient = dnormed;  // of the stream
     if (final_norm_ != nullptr) {
@@ -235,7 +236,9 @@ void LanguageModel::backward(const Input& input,
         final_norm_->backward(dnormed, saved.x, saved.rstd, false, gradient);
         complete(*final_norm_);
     }
-    if (probe != nullptr) {
+    if (probe == nullptr) {
+        saved.x = saved.rstd = dnormed = {};
+    } else {
         const Parameter& projection = output_ != nullptr ? output_->part(0) : embedding_->weight();
         probe->check(projection.name + " (gradient)", projection.grad);
         probe->check("output (backward)", dnormed);
@@ -269,13 +272,15 @@ void LanguageModel::run_passes(const Input& input,
                                bool last,
                                const Tensor& loss) {
     Activations saved;
-    const Tensor logits = forward(input, &saved, statistics_.get(), nullptr);
-    CrossEntropySaved loss_saved;
-    cross_entropy_forward(grid_, logits, config_.vocab_size, input.targets, loss_saved, loss_scale,
-                          loss);
-    cross_entropy_backward(grid_, logits, config_.vocab_size, input.targets, loss_saved, loss_scale,
-                           logits);
-    backward(input, logits, saved, last ? reducer_.get() : nullptr, nullptr);
+    Tensor logits = forward(input, &saved, statistics_.get(), nullptr);
+    {
+        CrossEntropySaved loss_saved;
+        cross_entropy_forward(grid_, logits, config_.vocab_size, input.targets, loss_saved,
+                              loss_scale, loss);
+        cross_entropy_backward(grid_, logits, config_.vocab_size, input.targets, loss_saved,
+                               loss_scale, logits);
+    }
+    backward(input, std::move(logits), saved, last ? reducer_.get() : nullptr, nullptr);
     if (!last) return;
     reducer_->finish();
     for (const auto& rule : rules_) rule->gradients_complete();
@@ -402,14 +407,14 @@ std::string LanguageModel::locate_non_finite(const std::vector<Batch>& batches) 
         }
         const Input input = prepare(batches[i]);
         Activations saved;
-        const Tensor logits = forward(input, &saved, nullptr, &probe);
+        Tensor logits = forward(input, &saved, nullptr, &probe);
         CrossEntropySaved loss_saved;
         mean_cross_entropy(grid_, logits, config_.vocab_size, input.targets, loss_saved);
         probe.check("loss (forward)", loss_saved.log_sum_exp);
         cross_entropy_backward(grid_, logits, config_.vocab_size, input.targets, loss_saved, 1.0,
                                logits);
         probe.check("loss (backward)", logits);
-        backward(input, logits, saved, nullptr, &probe);
+        backward(input, std::move(logits), saved, nullptr, &probe);
         place = probe.first(grid_);
     }
     buckets_.zero_gradients();

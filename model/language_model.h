@@ -132,9 +132,9 @@ class LanguageModel : public TrainableModel {
                    HeadStatistics* statistics,
                    FiniteProbe* probe,
                    const AttentionObserver* observer = nullptr);
-    // Tells `reducer`, if there is one, of gradients that are final.
+    // Tells `reducer`, if there is one, of gradients that are final. Takes dlogits over, and drops what it has read.
     void backward(const Input& input,
-                  const Tensor& dlogits,
+                  Tensor dlogits,
                   Activations& saved,
                   GradientReducer* reducer,
                   FiniteProbe* probe);

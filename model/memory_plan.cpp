@@ -219,6 +219,16 @@ LayerMemory layer_memory(const ModelConfig& config, std::int64_t layer, const Si
     switch (config.recompute) {
         case Recompute::kNone:
             break;
+        case Recompute::kElementwise: {
+            // Inputs of the layers that are norms of the stream; the two of parallel are one.
+            const std::int64_t inputs = own_input ? 2 : parallel ? 1 : 0;
+            const bool full_width = attention.qk_norm.scope == QkNormConfig::Scope::kFullWidth;
+            const auto forgotten =
+                static_cast<std::int64_t>(full_width ? 0 : s.e * s.N * turned * s.D);
+            const auto activated = static_cast<std::int64_t>(s.e * s.N * s.F);
+            const std::int64_t kept = all - forgotten - activated - inputs * stream;
+            return {kept, activated + (inputs > 0 ? stream : 0), all - dropped - kept};
+        }
         case Recompute::kAttention:
             return {all - inside, 0, inside - dropped};
         case Recompute::kFull:
@@ -236,10 +246,13 @@ void plan_activations(const ModelConfig& config,
     // Where norms follow the layers, also the gradient of what a layer returned.
     const bool post = config.architecture == Architecture::kPostNorm ||
                       config.architecture == Architecture::kSandwichNorm;
-    const std::size_t gradients = (post ? 3 : 2) * stream;
-    const std::size_t final_norm = s.ngpt ? stream : 2 * stream + 4 * s.R * s.statistics;
-    const auto feed_forward =
-        static_cast<std::int64_t>(s.e * s.N * (s.inner + 1) * s.F + s.gradient + s.gathered);
+    const std::size_t gradients = (post || s.ngpt ? 2 : 1) * stream;
+    // The activation's gradient takes the place of its input; what it returned is dropped before.
+    const auto activated = static_cast<std::int64_t>(s.e * s.N * s.F);
+    const auto rows = static_cast<std::int64_t>(s.cut ? s.e * s.N * s.C : 0);
+    const std::int64_t feed_forward =
+        static_cast<std::int64_t>(s.gathered) +
+        std::max(activated + rows, static_cast<std::int64_t>(s.gradient) - activated);
     const auto attention = static_cast<std::int64_t>(attention_backward(config, s, scratch));
     std::int64_t saved = 0, most = 0;
     for (std::int64_t i = 0; i < config.num_layers; ++i) {
@@ -249,7 +262,7 @@ void plan_activations(const ModelConfig& config,
         most = std::max({most, saved + layer.in_feed_forward + feed_forward,
                          saved + layer.in_attention + attention});
     }
-    plan.saved = static_cast<std::size_t>(saved) + final_norm;
+    plan.saved = static_cast<std::size_t>(saved);
     plan.backward = gradients + static_cast<std::size_t>(most - saved);
 }
 
@@ -285,7 +298,9 @@ MemoryPlan plan_memory(const ModelConfig& config, const StepShape& shape) {
                                              static_cast<std::int64_t>(s.kv_heads));
     }
 
-    plan.loss = s.e * s.N * s.V + 4 * s.N;
+    const std::size_t final_norm = s.ngpt ? 1 : 2;  // tensors of the stream
+    plan.loss = s.e * (s.N * s.V + final_norm * s.R * s.C) + s.gradient + 4 * s.N +
+                (s.ngpt ? 0 : 4 * s.R * s.statistics);
     const std::size_t documents = shape.packed && on_gpu ? 8 * s.N : 0;
     plan_activations(config, s, scratch.backward + documents, plan);
     if (!on_gpu && shape.tensor_parallel > 1) {
@@ -332,8 +347,9 @@ std::string to_text(const MemoryPlan& plan) {
              bytes_text(plan.moments));
     line("tables", plan.tables, "rotation, telemetry, token ids");
     line("activations", plan.saved, bytes_text(plan.saved_layer) + " a layer");
-    line("loss", plan.loss, "logits, replaced by their gradients");
-    line("backward", plan.backward, "gradients of one layer, and activations made again");
+    line("loss", plan.loss, "logits, replaced by their gradients, and the final norm");
+    line("backward", plan.backward,
+         "gradients of one layer, and activations made again; after the loss, the larger counts");
     line("communication", plan.communication, "");
     line("workspace", plan.workspace,
          "cuBLASLt; beside it a GPU holds its context and NCCL's buffers");

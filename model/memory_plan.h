@@ -55,19 +55,21 @@ struct MemoryPlan {
     // 6 C, parallel 2 C. With one statistic for all heads 2 in place of the second Hl + Kl; with a factor of the logits in place of gains a channel 4 Hl D more.
     // In nGPT 4 R more a layer for each of its two updates than a norm keeps, 4 R (.. + 4).
     // recompute full keeps e R C of all this, attention all but what it makes up to its output projection,
-    //   e N (3 Hl + 3 Kl) D + 4 N (2 Hl + Kl), and e R C where a norm is before it and before it alone.
+    //   e N (3 Hl + 3 Kl) D + 4 N (2 Hl + Kl), and e R C where a norm is before it and before it alone,
+    // elementwise all but e N F/P, with QK-norm e N (Hl + Kl) D (not of one statistic for all heads), and e R C for each
+    // norm before a layer.
     std::size_t saved_layer = 0;  // the most that a layer has
-    // Of all layers, and 2 e R C + 4 R m of the final norm; e R C without one.
-    std::size_t saved = 0;
-    std::size_t loss = 0;  // logits, then their gradients: e N V/P; and 4 N
-    // What backward makes on top, most in the last layer, for which all others wait: gradients of the final norm's
-    // output and of the residual stream, and the larger of what its two halves make,
-    //   2 e R C + max(e N (g + 1) F/P + w, e N (2 Hl + 2 Kl) D + max(s, w) - d),
-    // and e R C of a norm after a layer. w is what a column-parallel product makes for the gradient of its input: e N C, and
+    std::size_t saved = 0;        // of all layers
+    // Logits, then their gradients, e N V/P; of the final norm 2 e R C + 4 R m, e R C without one; w and 4 N.
+    std::size_t loss = 0;
+    // What backward makes on top, after the loss, most in the last layer, for which all others wait: the gradient of the
+    // residual stream, and the larger of what its two halves make,
+    //   e R C + max(e N F/P, w - e N F/P, e N (2 Hl + 2 Kl) D + max(s, w) - d),
+    // and e R C of a norm after a layer and in nGPT, e N C beside the first e N F/P with sequence parallelism. w is what a column-parallel product makes for the gradient of its input: e N C, and
     // with sequence parallelism that of all rows, the input of all rows, and their sum, e (2 N + R) C. d is what only the feed-forward half reads, dropped after it:
     // e N (g + 1) F/P + e R C, of sandwich_norm e R C more, of parallel as much less, and there attention's half has
     // e R C more. What has not been kept is there too: the layer's own with recompute full (of parallel half by
-    // half), attention's in its half with recompute attention.
+    // half), attention's in its half with recompute attention; with elementwise what each half reads.
     std::size_t backward = 0;
     std::size_t communication = 0;  // staging of sums over ranks on the CPU
 
@@ -81,7 +83,8 @@ struct MemoryPlan {
     std::size_t workspace = 0;
 
     std::size_t parameters() const { return values + masters + gradients + moments; }
-    std::size_t passes() const { return saved + loss + backward; }  // between forward and backward
+    // Between forward and backward.
+    std::size_t passes() const { return saved + (loss > backward ? loss : backward); }
     // Of a step's tensors: what Buffer::peak_bytes shows before there is a checkpoint.
     std::size_t peak() const { return parameters() + tables + passes() + communication; }
     // Of the device's memory.

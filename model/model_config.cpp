@@ -13,7 +13,7 @@ constexpr const char* kActivationNames[] = {"swiglu", "gelu", "geglu"};
 constexpr const char* kArchitectureNames[] = {"pre_norm", "ngpt", "post_norm", "sandwich_norm",
                                               "parallel"};
 constexpr const char* kTypeNames[] = {"fp32", "bf16"};
-constexpr const char* kRecomputeNames[] = {"none", "attention", "full"};
+constexpr const char* kRecomputeNames[] = {"none", "elementwise", "attention", "full"};
 // The product of any two sizes fits 63 bits, and so does a position in flash attention's 32.
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 30;
 // Each layer is looked at by itself before there is anything of it.
@@ -146,6 +146,8 @@ std::string lost_of_method(const ModelConfig& config) {
 }
 
 }  // namespace
+
+const char* name_of(Recompute recompute) { return kRecomputeNames[static_cast<int>(recompute)]; }
 
 void NormConfig::visit_fields(ConfigVisitor& v) {
     static constexpr const char* kKinds[] = {"rms", "layer_norm"};

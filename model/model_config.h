@@ -32,9 +32,16 @@ enum class Architecture {
 // attention alone).
 enum class Recompute {
     kNone,
+    // Norms before the layers, q and k after norm and rotation, and what the activation returns: no product. (Not q and k
+    // that one statistic of all heads divides: its sum over ranks would be sent again.)
+    kElementwise,
     kAttention,  // what attention makes up to its output projection, and the norm before it
     kFull,       // all of a block; its input is kept
 };
+
+inline constexpr Recompute kAllRecompute[] = {Recompute::kNone, Recompute::kElementwise,
+                                              Recompute::kAttention, Recompute::kFull};
+const char* name_of(Recompute recompute);  // as a configuration has it
 
 // The norms of the residual stream.
 struct NormConfig {

@@ -132,10 +132,20 @@ std::vector<Op> layer_again(const StepPlan& plan) {
     const Architecture architecture = plan.model.architecture;
     const bool parallel = architecture == Architecture::kParallel;
     const bool whole = plan.software.again_whole;
+    const bool norms_before =
+        architecture != Architecture::kPostNorm && architecture != Architecture::kNgpt;
+    const QkNormConfig& norm = plan.model.attention.qk_norm;
+    const bool turns_again =
+        norm.kind != QkNormConfig::Kind::kNone && norm.scope != QkNormConfig::Scope::kFullWidth;
     const auto is_made_again = [&](const Op& op) {
         switch (plan.layout.again) {
             case Again::kNone:
                 return false;
+            case Again::kElementwise:
+                if (op.part == Part::kRotation) return turns_again;
+                return op.part == Part::kActivation ||
+                       (norms_before &&
+                        (op.part == Part::kFirstNorm || op.part == Part::kSecondNorm));
             case Again::kAttention:
                 return op.part == Part::kFirstNorm || op.part == Part::kQkv ||
                        op.part == Part::kRotation || op.part == Part::kAttention;

@@ -12,6 +12,8 @@ Recompute recompute_of(Again again) {
     switch (again) {
         case Again::kNone:
             return Recompute::kNone;
+        case Again::kElementwise:
+            return Recompute::kElementwise;
         case Again::kAttention:
             return Recompute::kAttention;
         case Again::kFull:

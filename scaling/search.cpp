@@ -37,7 +37,8 @@ void each_setting(const Layout& start, const Visit& visit) {
         if (sequence && start.tensor_parallel == 1) continue;
         for (const Cut cut : {Cut::kNothing, Cut::kOptimizer}) {
             if (cut != Cut::kNothing && start.data_parallel == 1) continue;
-            for (const Again again : {Again::kNone, Again::kAttention, Again::kFull}) {
+            for (const Again again :
+                 {Again::kNone, Again::kElementwise, Again::kAttention, Again::kFull}) {
                 Layout layout = start;
                 layout.sequence_parallel = sequence, layout.cut = cut, layout.again = again;
                 visit(layout);
@@ -172,8 +173,8 @@ std::vector<Change> changes_of(const Hardware& hardware,
             layout.cut = layout.cut == Cut::kOptimizer ? Cut::kNothing : Cut::kOptimizer;
         });
     }
-    static constexpr const char* kNames[] = {"none", "attention", "full"};
-    for (const Again again : {Again::kNone, Again::kAttention, Again::kFull}) {
+    static constexpr const char* kNames[] = {"none", "elementwise", "attention", "full"};
+    for (const Again again : {Again::kNone, Again::kElementwise, Again::kAttention, Again::kFull}) {
         if (again == l.again) continue;
         add(concat("model.recompute=", kNames[static_cast<int>(again)]),
             [=](Layout& layout) { layout.again = again; });

@@ -54,6 +54,7 @@ class TensorSums {
         const bool cut = plan_.layout.sequence_parallel;
         switch (plan_.layout.again) {
             case Again::kNone:
+            case Again::kElementwise:
             case Again::kScores:
             case Again::kHalf:
                 return {};

@@ -5,7 +5,8 @@
 namespace evenkeel::scaling {
 
 void Layout::visit_fields(ConfigVisitor& v) {
-    static constexpr const char* kAgain[] = {"none", "attention", "full", "scores", "half"};
+    static constexpr const char* kAgain[] = {"none", "elementwise", "attention",
+                                             "full", "scores",      "half"};
     static constexpr const char* kCut[] = {"nothing", "optimizer", "weights"};
     v.field("tensor_parallel", tensor_parallel, "ranks that share every layer");
     v.field("pipeline_parallel", pipeline_parallel, "stages, each with a part of the layers");

@@ -11,9 +11,10 @@
 
 namespace evenkeel::scaling {
 
-// What backward makes again. The first three are evenkeel's (Recompute).
+// What backward makes again. The first four are evenkeel's (Recompute).
 enum class Again {
     kNone,
+    kElementwise,
     kAttention,
     kFull,
     kScores,  // scores, softmax and their product with v: "selective", Korthikanti et al. 2022, section 5

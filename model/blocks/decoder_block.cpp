@@ -39,6 +39,11 @@ void DecoderBlock::forget(DecoderBlockSaved& saved) const {
     switch (recompute_) {
         case Recompute::kNone:
             break;
+        case Recompute::kElementwise:
+            saved.attention.x = saved.feed_forward.x = {};
+            saved.feed_forward.hidden = {};
+            attention_.forget_turned(saved.attention);
+            break;
         case Recompute::kAttention:
             saved.attention = {};
             break;

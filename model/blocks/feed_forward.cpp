@@ -44,10 +44,14 @@ void FeedForward::activate(const Tensor& x,
                            FeedForwardSaved& saved) const {
     saved.x = x;
     saved.inner = in_.forward(x, region);  // [B, T, 2 F/P] or [B, T, F/P]
+    activate_again(saved);
+}
+
+void FeedForward::activate_again(FeedForwardSaved& saved) const {
     const std::int64_t halves = is_gated(activation_) ? 2 : 1;
     saved.hidden = Tensor::uninitialized(
-        {saved.inner.size(0), saved.inner.size(1), in_.local_out_features() / halves}, x.dtype(),
-        x.device());  // [B, T, F/P]
+        {saved.inner.size(0), saved.inner.size(1), in_.local_out_features() / halves},
+        saved.inner.dtype(), saved.inner.device());  // [B, T, F/P]
     switch (activation_) {
         case Activation::kSwiGlu:
             swiglu_forward(saved.inner, saved.hidden);
@@ -77,20 +81,22 @@ Tensor FeedForward::forward(const Tensor& x,
 
 Tensor FeedForward::backward(const Tensor& dy,
                              const SequenceRegion& region,
-                             const FeedForwardSaved& saved) {
-    const Tensor dhidden = down_.backward(dy, saved.hidden, region);  // [B, T, F/P]
-    const Tensor dinner =
-        Tensor::uninitialized(saved.inner.shape(), dy.dtype(), dy.device());  // as inner
-    switch (activation_) {
-        case Activation::kSwiGlu:
-            swiglu_backward(dhidden, saved.inner, dinner);
-            break;
-        case Activation::kGelu:
-            gelu_backward(dhidden, saved.inner, dinner);
-            break;
-        case Activation::kGeGlu:
-            geglu_backward(dhidden, saved.inner, dinner);
-            break;
+                             FeedForwardSaved& saved) {
+    const Tensor dinner = saved.inner;  // in place
+    {
+        const Tensor dhidden = down_.backward(dy, saved.hidden, region);  // [B, T, F/P]
+        saved.hidden = saved.inner = {};
+        switch (activation_) {
+            case Activation::kSwiGlu:
+                swiglu_backward(dhidden, dinner, dinner);
+                break;
+            case Activation::kGelu:
+                gelu_backward(dhidden, dinner, dinner);
+                break;
+            case Activation::kGeGlu:
+                geglu_backward(dhidden, dinner, dinner);
+                break;
+        }
     }
     return in_.backward(dinner, saved.x, region);
 }

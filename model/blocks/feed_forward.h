@@ -13,7 +13,7 @@
 
 namespace evenkeel {
 
-// What forward keeps for backward.
+// What forward keeps for backward, which drops it as it goes.
 struct FeedForwardSaved {
     Tensor x;       // [B, T, C] as the region holds it
     Tensor inner;   // [B, T, 2 F/P]: gate, then up; [B, T, F/P] with GELU
@@ -39,8 +39,10 @@ class FeedForward {
                    FiniteProbe* probe) const;
     // What backward reads of it, all but the last product.
     void activate(const Tensor& x, const SequenceRegion& region, FeedForwardSaved& saved) const;
+    // hidden again, from inner.
+    void activate_again(FeedForwardSaved& saved) const;
     // dy like y; adds to parameter gradients; returns dx.
-    Tensor backward(const Tensor& dy, const SequenceRegion& region, const FeedForwardSaved& saved);
+    Tensor backward(const Tensor& dy, const SequenceRegion& region, FeedForwardSaved& saved);
 
     // w_gate (gated only) and w_up, in this order; then what maps the inner width back.
     const Parameter& in(int index) const { return in_.part(index); }

@@ -95,6 +95,11 @@ void NgptBlock::backward(const Tensor& gradient,
         const MemoryScope of_feed_forward(prefix_, ".feed_forward (made again)");
         add_feed_forward(layout, saved, nullptr);
     }
+    if (recompute_ == Recompute::kElementwise) {
+        const MemoryScope scope(prefix_, ".feed_forward (made again)");
+        saved.feed_forward.x = saved.residual;
+        feed_forward_.activate_again(saved.feed_forward);
+    }
     const Tensor dout =
         Tensor::uninitialized(gradient.shape(), gradient.dtype(), gradient.device());
     {
@@ -109,6 +114,11 @@ void NgptBlock::backward(const Tensor& gradient,
     if (recompute_ == Recompute::kAttention) {
         const MemoryScope scope(prefix_, ".attention (made again)");
         attention_.attend(saved.x, layout, saved.attention, nullptr);
+    }
+    if (recompute_ == Recompute::kElementwise) {
+        const MemoryScope scope(prefix_, ".attention (made again)");
+        saved.attention.x = saved.x;
+        attention_.turn_again(layout, saved.attention);
     }
     const MemoryScope scope(prefix_, ".attention (backward)");
     normalized_update_backward(gradient, saved.x, saved.attention_out, attention_rate_.value,

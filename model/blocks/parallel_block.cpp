@@ -50,7 +50,7 @@ void ParallelBlock::backward(const Tensor& gradient,
                              const SequenceLayout& layout,
                              DecoderBlockSaved& saved) {
     Tensor normed = saved.feed_forward.x;
-    if (recompute_ == Recompute::kFull) {
+    if (recompute_ == Recompute::kFull || recompute_ == Recompute::kElementwise) {
         const MemoryScope scope(prefix_, ".feed_forward (made again)");
         normed = norm_.forward(saved.x, saved.rstd_attention);
     }
@@ -60,6 +60,9 @@ void ParallelBlock::backward(const Tensor& gradient,
     if (recompute_ == Recompute::kFull) {
         const MemoryScope scope(prefix_, ".feed_forward (made again)");
         feed_forward_.activate(all, layout.region, saved.feed_forward);
+    } else if (recompute_ == Recompute::kElementwise) {
+        const MemoryScope scope(prefix_, ".feed_forward (made again)");
+        feed_forward_.activate_again(saved.feed_forward);
     }
     Tensor dnormed;
     {
@@ -68,7 +71,10 @@ void ParallelBlock::backward(const Tensor& gradient,
         dnormed = feed_forward_.backward(all_gradient, layout.region, saved.feed_forward);
         saved.feed_forward = {};
     }
-    if (recompute_ != Recompute::kNone) {
+    if (recompute_ == Recompute::kElementwise) {
+        const MemoryScope scope(prefix_, ".attention (made again)");
+        attention_.turn_again(layout, saved.attention);
+    } else if (recompute_ != Recompute::kNone) {
         const MemoryScope scope(prefix_, ".attention (made again)");
         attention_.attend(all, layout, saved.attention, nullptr);
     }

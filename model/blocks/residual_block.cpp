@@ -141,6 +141,12 @@ void ResidualBlock::backward(const Tensor& gradient,
                              const SequenceLayout& layout,
                              DecoderBlockSaved& saved) {
     if (recompute_ == Recompute::kFull) make_again(layout, saved);
+    if (recompute_ == Recompute::kElementwise) {
+        const MemoryScope scope(prefix_, ".feed_forward (made again)");
+        saved.feed_forward.x =
+            before(of_feed_forward_.pre, saved.residual, saved.rstd_feed_forward);
+        feed_forward_.activate_again(saved.feed_forward);
+    }
     {
         const MemoryScope scope(prefix_, ".feed_forward (backward)");
         const Tensor dfeed_forward = feed_forward_.backward(
@@ -152,9 +158,14 @@ void ResidualBlock::backward(const Tensor& gradient,
         saved.feed_forward = {};
         saved.feed_forward_out = {};
     }
-    if (recompute_ == Recompute::kAttention) {
+    if (recompute_ == Recompute::kAttention || recompute_ == Recompute::kElementwise) {
         const MemoryScope scope(prefix_, ".attention (made again)");
-        attend(layout, saved, nullptr);
+        if (recompute_ == Recompute::kAttention) {
+            attend(layout, saved, nullptr);
+        } else {
+            saved.attention.x = before(of_attention_.pre, saved.x, saved.rstd_attention);
+            attention_.turn_again(layout, saved.attention);
+        }
     }
     const MemoryScope scope(prefix_, ".attention (backward)");
     const Tensor dattention =

@@ -229,7 +229,8 @@ TEST(SequenceParallelTraffic, GathersAndScattersWhatTheLayersReadAndReturn) {
             EXPECT_EQ(got.reduction.all_reduces, want.reduction.all_reduces + 1)
                 << "gains of all norms in one message";
             if (architecture != Architecture::kParallel) continue;
-            for (const Recompute recompute : {Recompute::kAttention, Recompute::kFull}) {
+            for (const Recompute recompute :
+                 {Recompute::kElementwise, Recompute::kAttention, Recompute::kFull}) {
                 config.recompute = recompute;
                 EXPECT_EQ(traffic_of(cut, config).pass.all_gathers, 3 * gathers)
                     << "what is made again reads what backward gathers";

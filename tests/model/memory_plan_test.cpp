@@ -162,6 +162,7 @@ INSTANTIATE_TEST_SUITE_P(,
                                                               Architecture::kParallel,
                                                               Architecture::kNgpt),
                                             ::testing::Values(Recompute::kNone,
+                                                              Recompute::kElementwise,
                                                               Recompute::kAttention,
                                                               Recompute::kFull)));
 

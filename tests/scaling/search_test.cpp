@@ -44,6 +44,7 @@ TEST(ScaleMemoryTest, WithoutAPipelineItIsTheMemoryPlan) {
         for (const bool cut : {false, true}) {
             for (const auto& [again, recompute] :
                  {std::pair{Again::kNone, Recompute::kNone},
+                  std::pair{Again::kElementwise, Recompute::kElementwise},
                   std::pair{Again::kAttention, Recompute::kAttention},
                   std::pair{Again::kFull, Recompute::kFull}}) {
                 StepPlan plan;

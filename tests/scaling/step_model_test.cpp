@@ -108,6 +108,23 @@ TEST(LayerCostTest, WhatIsMadeAgainIsTheModelsOwnCount) {
     }
 }
 
+TEST(LayerCostTest, ElementwiseOperationsAreMadeAgainWithoutProducts) {
+    StepPlan plan = small_plan();
+    plan.layout.again = Again::kElementwise;
+    std::vector<Part> parts;
+    for (const Op& op : layer_again(plan)) {
+        EXPECT_EQ(op.kind, Kind::kMemory);
+        parts.push_back(op.part);
+    }
+    std::vector<Part> expected = {Part::kFirstNorm, Part::kRotation, Part::kSecondNorm,
+                                  Part::kActivation};
+    if (plan.model.attention.qk_norm.kind == QkNormConfig::Kind::kNone)
+        expected.erase(expected.begin() + 1);
+    EXPECT_EQ(parts, expected);
+    plan.model.architecture = Architecture::kPostNorm;  // its layers read the stream itself
+    EXPECT_EQ(layer_again(plan).size(), expected.size() - 2);
+}
+
 TEST(LayerCostTest, SequenceParallelismCutsWhatBelongsToTheStream) {
     StepPlan plan = small_plan();
     plan.layout.tensor_parallel = 4;
@@ -202,8 +219,10 @@ TEST(StepModelTest, RecomputationSendsAgain) {
     const Hardware h = round_hardware();
     const double before = predict_step(h, kWhole, plan).tensor;
     const double sum = before / (4.0 * 18.0);
-    plan.layout.again = Again::kAttention;
-    EXPECT_NEAR(predict_step(h, kWhole, plan).tensor, before, 1e-12);
+    for (const Again again : {Again::kElementwise, Again::kAttention}) {
+        plan.layout.again = again;
+        EXPECT_NEAR(predict_step(h, kWhole, plan).tensor, before, 1e-12);
+    }
     plan.layout.again = Again::kFull;  // attention's output alone, in pre_norm
     EXPECT_NEAR(predict_step(h, kWhole, plan).tensor, before + 4.0 * 4.0 * sum, 1e-12);
     plan.software.again_whole = true;
