@@ -23,7 +23,7 @@ TYPES = ("bf16", "fp32")
 def attention_cases(quick):
     """T, D, and MHA or GQA; heads as many as keep a case short."""
     shapes = []
-    for tokens, batch, width in ((512, 4, 512), (2048, 1, 512), (8192, 1, 256)):
+    for tokens, batch, width in ((512, 4, 512), (1024, 2, 512), (2048, 1, 512), (4096, 1, 256), (8192, 1, 256)):
         for head_dim in (64, 128):
             heads = width // head_dim
             for kv_heads in (heads, max(1, heads // 4)):
@@ -55,9 +55,9 @@ def attention_case(shape, quick):
                          "goal": 2.0 if backward and shape["tokens"] >= 2048 else None})
     heads = f"{shape['heads']}/{shape['kv_heads']} heads"
     name = f"T={shape['tokens']} D={shape['head_dim']} B={shape['batch']}, {heads}"
-    weight = {512: 60, 2048: 70, 8192: 130}[shape["tokens"]]  # seconds
+    weight = {512: 60, 1024: 60, 2048: 70, 4096: 70, 8192: 130}[shape["tokens"]]  # seconds
     # One shape a length: what is held depends little on the rest.
-    has_memory = shape["tokens"] >= 2048 and shape["head_dim"] == 64 and shape["kv_heads"] < shape["heads"]
+    has_memory = shape["tokens"] in (2048, 8192) and shape["head_dim"] == 64 and shape["kv_heads"] < shape["heads"]
     return {"part": "attention", "name": name, "subject": "attention", "shape": shape, "modes": modes, "ours": ours,
             "ranks": 1, "rows": rows, "seconds": 0.3, "rounds": 3 if quick else 5, "budget": weight * 0.6,
             "expected": weight, "memory": has_memory and not quick}
@@ -82,9 +82,12 @@ def step_case(shape, ranks, out, quick):
     for kind in TYPES:
         file = os.path.join(out, f"step_{shape['tokens']}_{kind}_{ranks}.json")
         checks.write_config(file, shape, kind, ranks)
-        ours[kind] = ["bench", "step", "--config", file]
-        rows.append({"ours": kind, "among": [f"{k} {c}" for k in kinds[kind] for c in ("eager", "compiled")],
-                     "goal": 1.5})
+        # torch.compile chooses by itself what it makes again in backward.
+        for again in ("none", "elementwise", "full") if ranks == 1 else ("none",):
+            mode = kind if again == "none" else f"{kind}, recompute {again}"
+            ours[mode] = ["bench", "step", "--config", file, "--set", f"model.recompute={again}"]
+            rows.append({"ours": mode, "among": [f"{k} {c}" for k in kinds[kind] for c in ("eager", "compiled")],
+                         "goal": 1.5})
     weight = (200 if shape["tokens"] < 2048 else 300) // (2 if quick else 1)
     return {"part": "step" if ranks == 1 else "parallel", "name": name, "subject": "step", "shape": shape,
             "modes": modes, "ours": ours, "ranks": ranks, "rows": rows, "seconds": 0.5, "rounds": 3 if quick else 7,

@@ -9,6 +9,10 @@ namespace {
 
 // Sizes are multiples of this, so that nearly equal ones are equal.
 constexpr std::size_t kGranule = 64 << 10;
+// At which the system clears pages, about, and how much of the time that may take.
+constexpr double kBytesPerSecond = 4e9, kShareOfTime = 0.02;
+constexpr std::size_t kRemembered = 16;  // blocks given back
+constexpr int kChances = 3;              // of a size: a first step has misses that no other has
 
 // Whether a block of that size may stand in for one that is needed.
 bool fits(std::size_t has, std::size_t needed) {
@@ -23,7 +27,26 @@ void LargeBlocks::unmap(std::size_t waiting) {
     const auto at = waiting_.begin() + static_cast<std::ptrdiff_t>(waiting);
     munmap(at->block, at->bytes);
     mapped_ -= at->bytes;
+    if (given_back_.size() == kRemembered) given_back_.erase(given_back_.begin());
+    given_back_.push_back({at->bytes, std::chrono::steady_clock::now()});
     waiting_.erase(at);
+}
+
+void LargeBlocks::count_if_missed(std::size_t bytes) {
+    for (auto block = given_back_.begin(); block != given_back_.end(); ++block) {
+        if (block->bytes != bytes) continue;
+        const std::chrono::duration<double> since = std::chrono::steady_clock::now() - block->when;
+        const double clearing = static_cast<double>(bytes) / kBytesPerSecond;
+        if (since.count() * kShareOfTime < clearing && ++misses_[bytes] > kChances) {
+            missed_ += bytes;
+        }
+        given_back_.erase(block);
+        return;
+    }
+}
+
+std::size_t LargeBlocks::most_mapped(std::size_t most_live) const {
+    return most_live + std::max(most_live / 16, std::min(missed_, most_live / 4));
 }
 
 void* LargeBlocks::take(std::size_t bytes) {
@@ -41,8 +64,9 @@ void* LargeBlocks::take(std::size_t bytes) {
         block = waiting_[best];
         waiting_.erase(waiting_.begin() + static_cast<std::ptrdiff_t>(best));
     } else {
-        const std::size_t most = std::max(most_live_, live_bytes_ + needed);
-        while (!waiting_.empty() && mapped_ + needed > most + most / 16) unmap(0);
+        count_if_missed(needed);
+        const std::size_t most = most_mapped(std::max(most_live_, live_bytes_ + needed));
+        while (!waiting_.empty() && mapped_ + needed > most) unmap(0);
         const auto map = [&] {
             return mmap(nullptr, needed, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
                         0);

@@ -5,9 +5,12 @@
 // as soon as those that wait would take the memory that another size needs.
 //
 // So what is mapped stays within 1/16 of the most that ever lived at once, and once every size of a step has been
-// seen nothing more is asked of the system.
+// seen little more is asked of the system, as a rule nothing. Where blocks are given back only to be missed so soon that
+// clearing new pages takes more than some 2 % of the time, as among calls of a few milliseconds, more of them may wait,
+// up to 1/4.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
@@ -44,10 +47,19 @@ class LargeBlocks {
         std::size_t bytes;
     };
     void unmap(std::size_t waiting);
+    void count_if_missed(std::size_t bytes);
+    std::size_t most_mapped(std::size_t most_live) const;
 
     mutable std::mutex mutex_;
     std::unordered_map<void*, std::size_t> live_;
     std::vector<Waiting> waiting_;  // the one that has waited longest first
+    struct GivenBack {
+        std::size_t bytes;
+        std::chrono::steady_clock::time_point when;
+    };
+    std::vector<GivenBack> given_back_;            // the last few, to see whether they are missed
+    std::unordered_map<std::size_t, int> misses_;  // how often, of each size
+    std::size_t missed_ = 0;  // bytes, of sizes that are missed again and again
     std::size_t live_bytes_ = 0, mapped_ = 0, most_live_ = 0;
     std::uint64_t mappings_ = 0;
 };

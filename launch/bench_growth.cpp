@@ -3,6 +3,7 @@
 
 #include <fstream>
 
+#include "framework/buffer.h"
 #include "launch/bench_attention.h"
 #include "launch/bench_stepper.h"
 
@@ -17,6 +18,7 @@ double peak_resident_bytes() {
 }
 
 void reset_peak_resident() {
+    Buffer::release_unused(Device::kCpu);
     malloc_trim(0);
     std::ofstream("/proc/self/clear_refs") << "5";
 }

@@ -265,9 +265,10 @@ void ModelConfig::visit_fields(ConfigVisitor& v) {
         "standard deviation of an untied embedding's initial weights; a tied one gets init_std");
     v.choice("type", type, kTypeNames, "storage of activations and of the weights they meet");
     v.field("telemetry", telemetry, "measure max logit and entropy of every head");
-    v.choice("recompute", recompute, kRecomputeNames,
-             "what backward makes again so that less is kept: none, the attention layers, or full, "
-             "all of each block");
+    v.choice(
+        "recompute", recompute, kRecomputeNames,
+        "what backward makes again so that less is kept: none, elementwise (norms, rotations and "
+        "activations, no products), the attention layers, or full, all of each block");
     const ModelConfig before_attention = *this;
     v.section("attention", attention, "the attention layers");
     if (!method.empty()) follow_sizes(before_attention, *this);

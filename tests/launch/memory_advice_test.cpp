@@ -61,8 +61,9 @@ TEST(MemoryAdviceTest, NamesWhatBackwardMayMakeAgainWhereNoMicroBatchFits) {
     };
     ASSERT_LT(total(Recompute::kFull), total(Recompute::kAttention));
     ASSERT_LT(total(Recompute::kAttention), total(Recompute::kNone));
-    EXPECT_EQ(what_fits(config, 1, total(Recompute::kNone) - 1).substr(0, 57),
-              "trainer.micro_batch_size=1 model.recompute=attention fits");
+    ASSERT_LT(total(Recompute::kElementwise), total(Recompute::kAttention));
+    EXPECT_EQ(what_fits(config, 1, total(Recompute::kNone) - 1).substr(0, 59),
+              "trainer.micro_batch_size=1 model.recompute=elementwise fits");
     EXPECT_EQ(what_fits(config, 1, total(Recompute::kFull)),
               "trainer.micro_batch_size=1 model.recompute=full fits: " +
                   bytes_text(total(Recompute::kFull)) + " a rank");
@@ -145,6 +146,8 @@ TEST(MemoryAdviceTest, TellsWhatEachSettingSavesByItselfTheLargestFirst) {
         {"parallel.zero_stage=1", saved([](RunConfig& c) { c.parallel.zero_stage = 1; })},
         {"parallel.sequence_parallel=true",
          saved([](RunConfig& c) { c.parallel.sequence_parallel = true; })},
+        {"model.recompute=elementwise",
+         saved([](RunConfig& c) { c.model.recompute = Recompute::kElementwise; })},
         {"model.recompute=attention",
          saved([](RunConfig& c) { c.model.recompute = Recompute::kAttention; })},
         {"model.recompute=full", saved([](RunConfig& c) { c.model.recompute = Recompute::kFull; })},

@@ -205,6 +205,31 @@ INSTANTIATE_TEST_SUITE_P(,
                                     (fp32 ? "_fp32" : "_bf16");
                          });
 
+// Tensors from 1 MiB on lie in blocks of their own (large_blocks.h): all that a step needs are there after the first.
+TEST(MemoryOfSteps, NothingIsAskedOfTheSystemAfterTheFirst) {
+    const testing::SoloGrid solo;
+    for (const Recompute recompute : kAllRecompute) {
+        ModelConfig config = planned_model();
+        config.num_layers = 4;
+        config.width = 256;
+        config.feed_forward_width = 704;
+        config.recompute = recompute;
+        config.type = ComputeType::kFp32;
+        LanguageModel model(solo.grid, config, 1);
+        const std::vector<Batch> batches = {testing::random_batch(8, 256, config.vocab_size, 1)};
+        const Tensor numbers = Tensor::zeros({2}, DType::kFloat64);
+        std::vector<std::uint64_t> mappings;
+        for (int step = 1; step <= 4; ++step) {
+            compute_gradients(model, batches, numbers);
+            adamw_step(model.buckets(), {}, 1e-3, 1.0, numbers, step);
+            model.finish_update();
+            mappings.push_back(Buffer::cpu_blocks().mappings);
+        }
+        EXPECT_GT(mappings[0], 20u) << "a test of large blocks";
+        EXPECT_EQ(mappings[3], mappings[0]) << name_of(recompute);
+    }
+}
+
 TEST(MemoryPlan, CountsEveryParameterOnce) {
     const testing::SoloGrid solo;
     ModelConfig config = planned_model();
