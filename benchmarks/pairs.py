@@ -13,7 +13,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 EVENKEEL = os.environ.get("EVENKEEL", os.path.join(HERE, "..", "build", "evenkeel"))
 # What Evenkeel asks of the C library for itself: freed memory is kept. It makes PyTorch's steps some percent faster too.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1)}
-DROP = 1.5  # a mode of PyTorch that takes so much longer than its fastest is measured in one round only
+DROP = 1.5  # a mode of PyTorch that takes so much longer than the fastest of every row it stands in is measured in one round only
 
 
 class Failure(Exception):
@@ -103,7 +103,7 @@ def quartiles(values):
 
 
 def measure(torch, case, budget, say):
-    """case: {"subject", "shape", "modes": {NAME: mode}, "ours": {NAME: arguments}, "ranks", "seconds", "rounds"}.
+    """case: {"subject", "shape", "modes": {NAME: mode}, "ours": {NAME: arguments}, "rows", "ranks", "seconds", "rounds"}.
 
     Seconds of a call in each round, of each side's modes; what PyTorch can't do is under "failed".
     """
@@ -132,10 +132,14 @@ def measure(torch, case, budget, say):
             ours[name].append(result["seconds"])
         if done > 0:
             continue
+        kept = set()
+        for row in case["rows"]:
+            among = [name for name in row["among"] if name in times]
+            fastest = min((times[name][0] for name in among), default=0.0)
+            kept.update(name for name in among if times[name][0] <= DROP * fastest)
         for key, group in groups.items():
-            fastest = min((times[name][0] for name in group), default=0.0)
-            groups[key] = [name for name in group if times[name][0] <= DROP * fastest]
-            for name in set(group) - set(groups[key]):
+            groups[key] = [name for name in group if name in kept]
+            for name in set(group) - kept:
                 torch.ask("drop", name=name)
     return {"torch": times, "ours": ours, "failed": failed}
 
