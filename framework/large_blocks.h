@@ -1,6 +1,6 @@
 // Large blocks of the CPU's memory, kept from step to step. A training step takes and frees the same sizes over and
 // over. From the system each would come as new pages, which it must clear; in a heap, tensors that live for a whole
-// step and others that live for one operation leave gaps between one another that nothing fits (a quarter of the heap,
+// step and others that live for one operation leave gaps between one another that nothing fits (a fifth of the heap,
 // in some models). Here every block is pages of its own: a freed one waits for the next of its size, and is given back
 // as soon as those that wait would take the memory that another size needs.
 //
