@@ -69,7 +69,7 @@ TEST(MemoryPlanOfRanks, PredictsWhatSequenceParallelismSavesInEveryArchitecture)
         const auto saved = static_cast<double>(whole.measured) - static_cast<double>(cut.measured);
         EXPECT_NEAR(saved / planned, 1.0, 0.02)
             << "bytes saved: " << saved << ", planned " << planned;
-        EXPECT_GT(saved, 0.1 * static_cast<double>(whole.plan.saved));
+        EXPECT_GT(saved, 0.08 * static_cast<double>(whole.plan.saved));
     }
 }
 
