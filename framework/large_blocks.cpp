@@ -16,7 +16,7 @@ constexpr int kChances = 3;              // of a size: a first step has misses t
 
 // Whether a block of that size may stand in for one that is needed.
 bool fits(std::size_t has, std::size_t needed) {
-    return has >= needed && has - needed <= needed / 8;
+    return has >= needed && has - needed <= needed / 32;
 }
 
 }  // namespace
@@ -59,6 +59,8 @@ void* LargeBlocks::take(std::size_t bytes) {
         // Of the same size the one that was used last: its pages are the likeliest to be in a cache.
         if (best == waiting_.size() || waiting_[i].bytes <= waiting_[best].bytes) best = i;
     }
+    // give() could not tell of a lack of memory.
+    waiting_.reserve(live_.size() + waiting_.size() + 1);
     Waiting block;
     if (best < waiting_.size()) {
         block = waiting_[best];

@@ -4,10 +4,10 @@
 // in some models). Here every block is pages of its own: a freed one waits for the next of its size, and is given back
 // as soon as those that wait would take the memory that another size needs.
 //
-// So what is mapped stays within 1/16 of the most that ever lived at once, and once every size of a step has been
-// seen little more is asked of the system, as a rule nothing. Where blocks are given back only to be missed so soon that
-// clearing new pages takes more than some 2 % of the time, as among calls of a few milliseconds, more of them may wait,
-// up to 1/4.
+// So what is mapped stays within 1/16 of the most that ever lived at once (counted in blocks, which are up to 1/32
+// larger than what was asked for), and once every size of a step has been seen little more is asked of the system, as a
+// rule nothing. Where blocks are given back only to be missed so soon that clearing new pages takes more than some 2 %
+// of the time, as among calls of a few milliseconds, more of them may wait, up to 1/4.
 #pragma once
 
 #include <chrono>
