@@ -23,7 +23,7 @@ std::vector<double> times_within(double seconds, const Body& body, Communicator*
     for (bool ends = false; !ends;) {
         times.push_back(seconds_of(body, 1));
         left -= times.back();
-        ends = left <= 0.0;
+        ends = !(left > 0.0);  // also where seconds are no number
         if (world == nullptr || world->size() == 1) continue;
         const bool decides = world->rank() == 0;
         ends = world->all_reduce_scalar(decides && ends ? 1.0 : 0.0, ReduceOp::kMax) > 0.0;
