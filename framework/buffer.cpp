@@ -29,12 +29,6 @@ Count& count_of(Device device) {
     return device == Device::kCpu ? cpu : cuda;
 }
 
-// Never destroyed: buffers in static storage go after it would.
-LargeBlocks& large_blocks() {
-    static auto* blocks = new LargeBlocks;
-    return *blocks;
-}
-
 void* take_on_cpu(std::size_t bytes) {
     if (bytes >= LargeBlocks::kSmallest) return large_blocks().take(bytes);
     return std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
@@ -90,7 +84,6 @@ void Buffer::release_unused(Device device) {
     if (device == Device::kCuda) return cuda::release_unused();
     large_blocks().release_unused();
 }
-LargeBlocks::Count Buffer::cpu_blocks() { return large_blocks().count(); }
 void Buffer::reset_peak(Device device) {
     Count& count = count_of(device);
     count.peak.store(count.live.load());

@@ -9,7 +9,6 @@
 #include <memory>
 
 #include "framework/device.h"
-#include "framework/large_blocks.h"
 
 struct CUstream_st;
 
@@ -35,8 +34,6 @@ class Buffer {
     static void reset_peak(Device device);
     // Gives memory that no buffer holds back to the system, on CUDA after work that still uses it.
     static void release_unused(Device device);
-    // Of the CPU's large buffers.
-    static LargeBlocks::Count cpu_blocks();
 
   private:
     std::byte* data_ = nullptr;

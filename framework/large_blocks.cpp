@@ -107,4 +107,10 @@ LargeBlocks::Count LargeBlocks::count() const {
     return {live_bytes_, mapped_, mappings_};
 }
 
+// Never destroyed: buffers in static storage go after it would.
+LargeBlocks& large_blocks() {
+    static auto* blocks = new LargeBlocks;
+    return *blocks;
+}
+
 }  // namespace evenkeel

@@ -64,4 +64,7 @@ class LargeBlocks {
     std::uint64_t mappings_ = 0;
 };
 
+// Those of buffers (buffer.h).
+LargeBlocks& large_blocks();
+
 }  // namespace evenkeel

@@ -37,8 +37,7 @@ void each_setting(const Layout& start, const Visit& visit) {
         if (sequence && start.tensor_parallel == 1) continue;
         for (const Cut cut : {Cut::kNothing, Cut::kOptimizer}) {
             if (cut != Cut::kNothing && start.data_parallel == 1) continue;
-            for (const Again again :
-                 {Again::kNone, Again::kElementwise, Again::kAttention, Again::kFull}) {
+            for (const Again again : kOwnAgain) {
                 Layout layout = start;
                 layout.sequence_parallel = sequence, layout.cut = cut, layout.again = again;
                 visit(layout);
@@ -173,10 +172,9 @@ std::vector<Change> changes_of(const Hardware& hardware,
             layout.cut = layout.cut == Cut::kOptimizer ? Cut::kNothing : Cut::kOptimizer;
         });
     }
-    static constexpr const char* kNames[] = {"none", "elementwise", "attention", "full"};
-    for (const Again again : {Again::kNone, Again::kElementwise, Again::kAttention, Again::kFull}) {
+    for (const Again again : kOwnAgain) {
         if (again == l.again) continue;
-        add(concat("model.recompute=", kNames[static_cast<int>(again)]),
+        add(concat("model.recompute=", name_of(again)),
             [=](Layout& layout) { layout.again = again; });
     }
     for (const std::int64_t size : {l.micro_batch / 2, l.micro_batch * 2}) {

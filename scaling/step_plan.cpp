@@ -3,10 +3,16 @@
 #include "framework/error.h"
 
 namespace evenkeel::scaling {
+namespace {
+
+constexpr const char* kAgainNames[] = {"none", "elementwise", "attention",
+                                       "full", "scores",      "half"};
+
+}  // namespace
+
+const char* name_of(Again again) { return kAgainNames[static_cast<int>(again)]; }
 
 void Layout::visit_fields(ConfigVisitor& v) {
-    static constexpr const char* kAgain[] = {"none", "elementwise", "attention",
-                                             "full", "scores",      "half"};
     static constexpr const char* kCut[] = {"nothing", "optimizer", "weights"};
     v.field("tensor_parallel", tensor_parallel, "ranks that share every layer");
     v.field("pipeline_parallel", pipeline_parallel, "stages, each with a part of the layers");
@@ -15,7 +21,7 @@ void Layout::visit_fields(ConfigVisitor& v) {
     v.field("sequence_parallel", sequence_parallel,
             "tensor-parallel ranks share the tokens between products");
     v.choice("cut", cut, kCut, "what data-parallel ranks cut");
-    v.choice("recompute", again, kAgain, "what backward makes again");
+    v.choice("recompute", again, kAgainNames, "what backward makes again");
     v.field("micro_batch", micro_batch, "sequences of a pass");
     v.field("batch", batch, "sequences of a step");
     v.field("seq_len", seq_len, "tokens of a sequence");

@@ -20,6 +20,10 @@ enum class Again {
     kScores,  // scores, softmax and their product with v: "selective", Korthikanti et al. 2022, section 5
     kHalf,  // every second product, and all between products: torchtitan's selective checkpointing of operators
 };
+// Those of evenkeel, in the order of kAllRecompute.
+inline constexpr Again kOwnAgain[] = {Again::kNone, Again::kElementwise, Again::kAttention,
+                                      Again::kFull};
+const char* name_of(Again again);  // as configurations and layouts have it
 // What data-parallel ranks cut: nothing; master weights and moments (ZeRO 1); those, gradients and weights (ZeRO 3, FSDP).
 enum class Cut { kNothing, kOptimizer, kWeights };
 enum class AttentionKernel {

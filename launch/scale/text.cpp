@@ -96,9 +96,7 @@ scaling::StepPlan plan_of(const RunConfig& config, std::int64_t gpus) {
     l.sequence_parallel = config.parallel.sequence_parallel && l.tensor_parallel > 1;
     l.cut =
         config.parallel.zero_stage == 1 && l.data_parallel > 1 ? Cut::kOptimizer : Cut::kNothing;
-    static constexpr Again kAgain[] = {Again::kNone, Again::kElementwise, Again::kAttention,
-                                       Again::kFull};
-    l.again = kAgain[static_cast<int>(config.model.recompute)];
+    l.again = scaling::kOwnAgain[static_cast<int>(config.model.recompute)];
     l.micro_batch = config.trainer.micro_batch_size;
     l.batch = config.trainer.batch_size;
     l.seq_len = config.trainer.seq_len;
@@ -126,21 +124,18 @@ std::string settings_text(const Layout& l) {
     const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
     if (l.sequence_parallel) add("sequence parallel");
     if (l.cut == Cut::kOptimizer) add("optimizer cut");
-    if (l.again == Again::kElementwise) add("recompute elementwise");
-    if (l.again == Again::kAttention) add("recompute attention");
-    if (l.again == Again::kFull) add("recompute full");
+    if (l.again != Again::kNone) add(concat("recompute ", name_of(l.again)));
     add(concat(l.micro_batches(),
                l.micro_batches() == 1 ? " micro-batch of " : " micro-batches of ", l.micro_batch));
     return text;
 }
 
 std::string set_options(const Layout& l) {
-    static constexpr const char* kNames[] = {"none", "elementwise", "attention", "full"};
     return concat("--set parallel.tensor_parallel=", l.tensor_parallel,
                   " --set parallel.data_parallel=", l.data_parallel,
                   " --set parallel.sequence_parallel=", l.sequence_parallel ? "true" : "false",
                   " --set parallel.zero_stage=", l.cut == Cut::kOptimizer ? 1 : 0,
-                  " --set model.recompute=", kNames[static_cast<int>(l.again)],
+                  " --set model.recompute=", name_of(l.again),
                   " --set trainer.micro_batch_size=", l.micro_batch,
                   " --set trainer.batch_size=", l.batch);
 }

@@ -158,14 +158,14 @@ void ResidualBlock::backward(const Tensor& gradient,
         saved.feed_forward = {};
         saved.feed_forward_out = {};
     }
-    if (recompute_ == Recompute::kAttention || recompute_ == Recompute::kElementwise) {
+    if (recompute_ == Recompute::kAttention) {
         const MemoryScope scope(prefix_, ".attention (made again)");
-        if (recompute_ == Recompute::kAttention) {
-            attend(layout, saved, nullptr);
-        } else {
-            saved.attention.x = before(of_attention_.pre, saved.x, saved.rstd_attention);
-            attention_.turn_again(layout, saved.attention);
-        }
+        attend(layout, saved, nullptr);
+    }
+    if (recompute_ == Recompute::kElementwise) {
+        const MemoryScope scope(prefix_, ".attention (made again)");
+        saved.attention.x = before(of_attention_.pre, saved.x, saved.rstd_attention);
+        attention_.turn_again(layout, saved.attention);
     }
     const MemoryScope scope(prefix_, ".attention (backward)");
     const Tensor dattention =

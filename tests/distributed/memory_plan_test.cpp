@@ -69,7 +69,10 @@ TEST(MemoryPlanOfRanks, PredictsWhatSequenceParallelismSavesInEveryArchitecture)
         const auto saved = static_cast<double>(whole.measured) - static_cast<double>(cut.measured);
         EXPECT_NEAR(saved / planned, 1.0, 0.02)
             << "bytes saved: " << saved << ", planned " << planned;
-        EXPECT_GT(saved, 0.08 * static_cast<double>(whole.plan.saved));
+        // Of the parallel layer, which keeps two tensors of the stream where others keep four or six, half of
+        // these two is 9.7 %.
+        const double share = architecture == Architecture::kParallel ? 0.08 : 0.1;
+        EXPECT_GT(saved, share * static_cast<double>(whole.plan.saved));
     }
 }
 

@@ -4,6 +4,7 @@
 
 #include <functional>
 
+#include "framework/large_blocks.h"
 #include "model/method.h"
 #include "tests/support/devices.h"
 #include "tests/support/measured_peak.h"
@@ -223,7 +224,7 @@ TEST(MemoryOfSteps, NothingIsAskedOfTheSystemAfterTheFirst) {
             compute_gradients(model, batches, numbers);
             adamw_step(model.buckets(), {}, 1e-3, 1.0, numbers, step);
             model.finish_update();
-            mappings.push_back(Buffer::cpu_blocks().mappings);
+            mappings.push_back(large_blocks().count().mappings);
         }
         EXPECT_GT(mappings[0], 20u) << "a test of large blocks";
         EXPECT_EQ(mappings[3], mappings[0]) << name_of(recompute);
