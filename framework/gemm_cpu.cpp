@@ -17,6 +17,8 @@
 #include <unordered_map>
 
 #include "framework/convert.h"
+#include "framework/memory_scope.h"
+#include "framework/thread_errors.h"
 
 namespace evenkeel::cpu {
 namespace {
@@ -206,6 +208,13 @@ Workspace& workspace() {
     return mine;
 }
 
+[[noreturn]] void throw_no_memory() {
+    const std::string purpose = MemoryScope::current();
+    throw OutOfMemory(ErrorCode::kInternal,
+                      concat("[gemm] out of memory: no room for what oneDNN needs for a product",
+                             purpose.empty() ? "" : " of ", purpose));
+}
+
 struct Tiling {
     std::int64_t rows, columns;  // of a tile
     std::int64_t row_tiles, column_tiles;
@@ -262,19 +271,11 @@ void gemm(const Tensor& a_tensor,
     }
     const int threads = static_cast<int>(
         std::min<std::int64_t>(omp_get_max_threads(), tiling.row_tiles * tiling.column_tiles));
-#pragma omp parallel num_threads(threads)
-    {
-        omp_set_num_threads(1);  // for oneDNN, in this region only
-        const std::int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
-        if (widen_operands) {
-            copy_rows(stored_b, wide_b, b.rows * thread / team, b.rows * (thread + 1) / team);
-        }
-#pragma omp barrier
+    // Tiles begin .. end-1, by one thread.
+    const auto multiply_tiles = [&](std::int64_t begin, std::int64_t end) {
         Workspace& mine = workspace();
-        const std::int64_t tiles = tiling.row_tiles * tiling.column_tiles;
         std::int64_t copied_row_tile = -1;
-        for (std::int64_t tile = tiles * thread / team; tile < tiles * (thread + 1) / team;
-             ++tile) {
+        for (std::int64_t tile = begin; tile < end; ++tile) {
             const std::int64_t row_tile = tile / tiling.column_tiles;
             const std::int64_t row = row_tile * tiling.rows;
             const std::int64_t column = tile % tiling.column_tiles * tiling.columns;
@@ -306,6 +307,28 @@ void gemm(const Tensor& a_tensor,
                        width);
             }
         }
+    };
+    ThreadErrors errors;
+#pragma omp parallel num_threads(threads)
+    {
+        omp_set_num_threads(1);  // for oneDNN, in this region only
+        const std::int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
+        if (widen_operands) {
+            copy_rows(stored_b, wide_b, b.rows * thread / team, b.rows * (thread + 1) / team);
+        }
+#pragma omp barrier
+        errors.keep([&] {
+            const std::int64_t tiles = tiling.row_tiles * tiling.column_tiles;
+            multiply_tiles(tiles * thread / team, tiles * (thread + 1) / team);
+        });
+    }
+    try {
+        errors.rethrow();
+    } catch (const std::bad_alloc&) {
+        throw_no_memory();
+    } catch (const dnnl::error& error) {
+        if (error.status == dnnl_out_of_memory) throw_no_memory();
+        throw;
     }
 }
 

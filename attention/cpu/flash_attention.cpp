@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "attention/flash_attention.h"
+#include "framework/thread_errors.h"
 
 namespace evenkeel {
 namespace {
@@ -22,12 +23,14 @@ template <typename Call>
 void for_each_in_order(std::int64_t count, std::int64_t scratch_words, Call&& call) {
     if (count == 0) return;
     std::atomic<std::int64_t> next{0};
+    ThreadErrors errors;  // a thread without memory leaves all calls to the others
 #pragma omp parallel
-    {
-        Buffer scratch(static_cast<std::size_t>(scratch_words) * sizeof(float), Device::kCpu);
+    errors.keep([&] {
+        const Buffer scratch(static_cast<std::size_t>(scratch_words) * sizeof(float), Device::kCpu);
         auto* words = reinterpret_cast<float*>(scratch.data());
         for (std::int64_t i = next++; i < count; i = next++) call(i, words);
-    }
+    });
+    errors.rethrow();
 }
 
 std::int64_t blocks(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }

@@ -5,6 +5,7 @@
 
 #include "attention/retrofit/kl_rows.h"
 #include "framework/error.h"
+#include "framework/thread_errors.h"
 
 namespace evenkeel {
 namespace {
@@ -148,8 +149,7 @@ std::vector<HeadKeys> HeadRows::keys(std::int64_t kv_head, bool untied) const {
     std::vector<HeadKeys> all(sequences_.size());
     const bool large = !sequences_.empty() &&
                        sequences_.size() * sequences_[0].sequence->k.size() >= kParallelFloats;
-#pragma omp parallel for schedule(dynamic) if (large)
-    for (std::size_t s = 0; s < sequences_.size(); ++s) {
+    const auto fill = [&](std::size_t s) {
         const CalibrationSequence& sequence = *sequences_[s].sequence;
         const auto T = static_cast<std::int64_t>(sequence.positions.size());
         KlKeys keys{std::vector<double>(static_cast<std::size_t>(T * 2 * W), 0.0)};
@@ -163,7 +163,13 @@ std::vector<HeadKeys> HeadRows::keys(std::int64_t kv_head, bool untied) const {
         }
         if (untied) all[s].untied = std::make_shared<const KlKeys>(untie(map, keys, T));
         all[s].tied = std::make_shared<const KlKeys>(std::move(keys));
+    };
+    ThreadErrors errors;
+#pragma omp parallel for schedule(dynamic) if (large)
+    for (std::size_t s = 0; s < sequences_.size(); ++s) {
+        errors.keep([&] { fill(s); });
     }
+    errors.rethrow();
     return all;
 }
 
@@ -224,10 +230,14 @@ HeadRows::Objectives HeadRows::objectives(std::int64_t head,
         const CalibrationSequence& sequence = *sequences_[s].sequence;
         std::vector<Prepared> prepared(sequence.rows.size());
         const bool large = prepared.size() * sequence.positions.size() >= kParallelLogits;
+        ThreadErrors errors;
 #pragma omp parallel for schedule(dynamic, 16) if (large)
         for (std::size_t r = 0; r < prepared.size(); ++r) {
-            prepared[r] = prepare(result.fit, head, k_gain, keys[s], tie, sequence, r);
+            errors.keep([&] {
+                prepared[r] = prepare(result.fit, head, k_gain, keys[s], tie, sequence, r);
+            });
         }
+        errors.rethrow();
         for (Prepared& row : prepared) {
             if (!sequences_[s].held_out) {
                 result.squares_before += row.squares_before;

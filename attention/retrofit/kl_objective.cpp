@@ -6,6 +6,7 @@
 
 #include "attention/retrofit/kl_rows.h"
 #include "framework/error.h"
+#include "framework/thread_errors.h"
 
 namespace evenkeel {
 namespace {
@@ -182,12 +183,16 @@ double KlObjective::evaluate(std::span<const double> g, double* gradient, double
     std::vector<double> values(kChunks, 0.0);
     std::vector<double> gradients(gradient != nullptr ? kChunks * W : 0, 0.0);
     std::vector<double> hessians(hessian != nullptr ? kChunks * W * W : 0, 0.0);
+    ThreadErrors errors;
 #pragma omp parallel for schedule(dynamic) if (numbers_ >= kParallelNumbers)
     for (std::size_t chunk = 0; chunk < kChunks; ++chunk) {
-        values[chunk] =
-            evaluate_chunk(g, chunk, gradient != nullptr ? gradients.data() + chunk * W : nullptr,
-                           hessian != nullptr ? hessians.data() + chunk * W * W : nullptr);
+        errors.keep([&] {
+            values[chunk] = evaluate_chunk(
+                g, chunk, gradient != nullptr ? gradients.data() + chunk * W : nullptr,
+                hessian != nullptr ? hessians.data() + chunk * W * W : nullptr);
+        });
     }
+    errors.rethrow();
     const double share = rows_.empty() ? 0.0 : 1.0 / static_cast<double>(rows_.size());
     const auto mean = [&](const std::vector<double>& parts, std::size_t stride, std::size_t at) {
         double sum = 0.0;
@@ -209,8 +214,7 @@ double KlObjective::evaluate(std::span<const double> g, double* gradient, double
 
 KlObjective::Judgement KlObjective::judge(std::span<const double> g) const {
     std::vector<double> divergence(rows_.size()), max_logit(rows_.size()), entropy(rows_.size());
-#pragma omp parallel for schedule(dynamic, 16) if (numbers_ >= kParallelNumbers)
-    for (std::size_t r = 0; r < rows_.size(); ++r) {
+    const auto judge_row = [&](std::size_t r) {
         const Row& row = rows_[r];
         std::vector<double> z;
         logits(g, row, z);
@@ -219,7 +223,13 @@ KlObjective::Judgement KlObjective::judge(std::span<const double> g) const {
         measure(z, p, softmax, row.sink, max_logit[r], entropy[r]);
         // Rounding may leave less than nothing.
         divergence[r] = std::max(0.0, row.constant + softmax.log_sum - dot(g, row.target.data()));
+    };
+    ThreadErrors errors;
+#pragma omp parallel for schedule(dynamic, 16) if (numbers_ >= kParallelNumbers)
+    for (std::size_t r = 0; r < rows_.size(); ++r) {
+        errors.keep([&] { judge_row(r); });
     }
+    errors.rethrow();
     Judgement judgement;
     for (std::size_t r = 0; r < rows_.size(); ++r) {
         add_judged(rows_[r], divergence[r], max_logit[r], entropy[r], judgement);
