@@ -72,14 +72,18 @@ void release(const Allocation& allocation) noexcept {
         return;
     }
     // An error has no one to be told to here: at the end of a process the runtime may be gone
-    // already, and one of earlier work is reported by the next call.
-    cudaFreeAsync(allocation.data, allocation.stream.get());
+    // already, and one of earlier work is reported by the next call. Nor is it to be found by the next launch.
+    if (cudaFreeAsync(allocation.data, allocation.stream.get()) != cudaSuccess) cudaGetLastError();
 }
 
 void release_unused() {
     // Only what is free already: buffers are freed in the order of their stream.
     Stream::current().synchronize();
     check(cudaMemPoolTrimTo(default_pool(), 0), kOp, "cudaMemPoolTrimTo");
+    // What graphs took that are gone has a pool of its own.
+    int device = 0;
+    check(cudaGetDevice(&device), kOp, "cudaGetDevice");
+    check(cudaDeviceGraphMemTrim(device), kOp, "cudaDeviceGraphMemTrim");
 }
 
 }  // namespace evenkeel::cuda

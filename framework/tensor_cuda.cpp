@@ -60,9 +60,17 @@ void copy_on_device(const Tensor& to, const Tensor& from) {
     copy_strided(runs_of(kCopy, to, from), to.raw(), to.dtype(), from.raw(), from.dtype());
 }
 
+// A graph would repeat the copy into or from memory that this call alone knows.
+void check_not_captured() {
+    EVENKEEL_CHECK(!Stream::current().is_capturing(), kCopy,
+                   "stream: got one that is captured into a graph, want copies between a GPU and "
+                   "the CPU's memory before or after");
+}
+
 // What is strided is gathered or spread, and converted, on the GPU; memory crosses the bus in one
 // piece.
 void copy_to_device(const Tensor& to, const Tensor& from) {
+    check_not_captured();
     const Tensor packed = from.contiguous();
     const bool plain = is_plain(to, packed);
     const Tensor landing =
@@ -73,6 +81,7 @@ void copy_to_device(const Tensor& to, const Tensor& from) {
 }
 
 void copy_to_host(const Tensor& to, const Tensor& from) {
+    check_not_captured();
     Tensor packed = from;
     if (!from.is_contiguous() || from.dtype() != to.dtype()) {
         packed = Tensor::uninitialized(from.shape(), to.dtype(), Device::kCuda);
@@ -80,9 +89,11 @@ void copy_to_host(const Tensor& to, const Tensor& from) {
     }
     const Tensor landing =
         to.is_contiguous() ? to : Tensor::uninitialized(to.shape(), to.dtype(), Device::kCpu);
-    // Ends with the copy, since the memory of CPU tensors is pageable.
+    // Into pageable memory the call itself waits, on most systems to the end of the copy: for the work before it that is
+    // done here, where a guard looks on.
     wait_under_guard(kCopy);
     copy_bytes(landing.raw(), packed.raw(), packed.bytes(), cudaMemcpyDeviceToHost);
+    check(cudaStreamSynchronize(Stream::current().handle()), kCopy, "cudaStreamSynchronize");
     if (!to.is_contiguous()) to.copy_from(landing);
 }
 

@@ -36,7 +36,7 @@ class Slot {
   private:
     void reserve(std::size_t bytes) {
         if (bytes <= bytes_) return;
-        cuda::check(cudaFreeHost(data_), kOp, "cudaFreeHost");
+        if (data_ != nullptr) cuda::check(cudaFreeHost(data_), kOp, "cudaFreeHost");
         data_ = nullptr;
         bytes_ = 0;
         cuda::check(cudaMallocHost(&data_, bytes), kOp, "cudaMallocHost");
@@ -49,10 +49,7 @@ class Slot {
 };
 
 void check_not_captured() {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    cuda::check(cudaStreamIsCapturing(Stream::current().handle(), &status), kOp,
-                "cudaStreamIsCapturing");
-    EVENKEEL_CHECK(status == cudaStreamCaptureStatusNone, kOp,
+    EVENKEEL_CHECK(!Stream::current().is_capturing(), kOp,
                    "stream: got one that is captured into a graph, want the upload before the "
                    "graph is launched");
 }

@@ -114,8 +114,11 @@ TEST(GraphTest, SaysWhatCannotBeRecorded) {
     Event fork(EventTiming::kOff);
     expect_error("cudaStreamSynchronize",
                  [&] { Graph::capture(stream, [&] { stream.synchronize(); }); });
-    expect_error("cudaMemcpyAsync",
+    expect_error("captured into a graph, want copies between a GPU and the CPU",
                  [&] { Graph::capture(stream, [&] { data.in.to(Device::kCpu); }); });
+    const Tensor on_cpu = Tensor::zeros(data.in.shape(), data.in.dtype());
+    expect_error("captured into a graph, want copies between a GPU and the CPU",
+                 [&] { Graph::capture(stream, [&] { data.in.copy_from(on_cpu); }); });
     expect_error("a stream that joined the work is not waited for", [&] {
         Graph::capture(stream, [&] {
             fork.record(stream);

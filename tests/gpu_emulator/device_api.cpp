@@ -357,6 +357,11 @@ cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep) {
     });
 }
 
+// Graphs give back what they took when they are destroyed.
+cudaError_t cudaDeviceGraphMemTrim(int device) {
+    return device_call(device, [] { return cudaSuccess; });
+}
+
 cudaError_t cudaRuntimeGetVersion(int* version) {
     *version = CUDART_VERSION;
     return cudaSuccess;
