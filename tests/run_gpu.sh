@@ -1,48 +1,75 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU: builds against NVIDIA's own libraries, runs the device tests on the GPU, trains on it
 # and compares with the CPU, runs the device tests again under compute-sanitizer, records what the GPU answers to every
-# instruction (for the emulator's tests), and measures. Usage: tests/run_gpu.sh
+# instruction (for the emulator's tests), and measures.
 #
-# Takes 10 minutes at most: every part has its limit in seconds, and one that fails or runs out of time does not
+#   tests/run_gpu.sh [--seconds N]           N: at most so long, 600 without
+#   tests/run_gpu.sh --pack FILE.tar.xz      for a GPU on a machine without packages, compilers or network: builds here, and
+#                                            packs; to be unpacked there in the same commit's checkout, before the first form
+#
+# Every part has its limit in seconds, and one that fails or runs out of time does not
 # keep the next from running; what there is no time for is left out. To commit afterwards:
 # tests/golden/gpu_instructions.txt and the JSON files in docs/benchmarks/. What each part said is in build-gpu/logs/.
 # Exits with 1 if anything failed or was not finished.
 set -uo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$root/launch/packages.sh"
-[ $# = 0 ] || fail "takes no arguments, got: $*"
+. "$root/tests/gpu/use_packed.sh"
+allowed='' pack=''
+while [ $# -gt 0 ]; do
+    case $1 in
+        --seconds) allowed=${2:-} ;;
+        --pack) pack=${2:-} ;;
+        *) fail "takes --seconds N or --pack FILE.tar.xz, got: $*" ;;
+    esac
+    [ -n "${2:-}" ] || fail "$1: wants a value"
+    shift 2
+done
+# Compiling has all the time that it takes where nothing else is done.
+allowed=${allowed:-$([ -n "$pack" ] && echo 7200 || echo 600)}
+[[ $allowed =~ ^[1-9][0-9]{0,5}$ ]] || fail "--seconds: got $allowed, want a number of seconds"
 
-gpu_names=$("${EVENKEEL_NVIDIA_SMI:-nvidia-smi}" --query-gpu=name --format=csv,noheader 2>/dev/null)
-gpu_name=$(head -n 1 <<<"$gpu_names")
-gpu_count=$(wc -l <<<"$gpu_names")
-[ -n "$gpu_name" ] || fail "no NVIDIA GPU here (nvidia-smi names none); tests/run.sh runs the tests without one"
-command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
-command -v nvcc >/dev/null || fail "no nvcc here; install the CUDA toolkit"
+gpu_name='' gpu_count=0
+if [ -z "$pack" ]; then
+    gpu_names=$("${EVENKEEL_NVIDIA_SMI:-nvidia-smi}" --query-gpu=name --format=csv,noheader 2>/dev/null)
+    gpu_name=$(head -n 1 <<<"$gpu_names")
+    gpu_count=$(wc -l <<<"$gpu_names")
+    [ -n "$gpu_name" ] || fail "no NVIDIA GPU here (nvidia-smi names none); tests/run.sh runs the tests without one"
+fi
 
 build=$root/build-gpu
 logs=$build/logs
 # "NVIDIA H200" -> nvidia_h200
 short_name=$(tr '[:upper:]' '[:lower:]' <<<"$gpu_name" | tr -cs 'a-z0-9' '_' | sed 's/_*$//')
 results=$root/docs/benchmarks/$short_name
-mkdir -p "$logs"
+mkdir -p "$logs" "$(dirname "$results")"
 export OMP_NUM_THREADS=1
 parts=() states=() times=()
-readonly allowed=600 # seconds
 
 # part NAME SECONDS COMMAND...: runs it within its limit, with its output in a file, and remembers how it went.
 part() {
+    local limit
+    limit=$(granted "$2") || { skip "$1" "no time left"; return 1; }
+    printf '%-40s ' "$1"
+    run_part "$1" "$limit" "${@:3}"
+    report "$1"
+}
+
+# What is left of the time, at most so many seconds; fails where that is nothing.
+granted() {
+    local left=$((allowed - SECONDS))
+    [ "$left" -gt 0 ] && echo $((left < $1 ? left : $1))
+}
+
+log_of() { echo "$logs/${1// /_}.log"; }
+
+# Runs a part, and leaves its state and its seconds beside the log. With `json` set, what it prints goes to that file.
+run_part() {
     local name=$1 limit=$2 log began status state
     shift 2
-    if [ $((allowed - SECONDS)) -lt "$limit" ]; then limit=$((allowed - SECONDS)); fi
-    if [ "$limit" -le 0 ]; then
-        skip "$name" "no time left"
-        return 1
-    fi
-    log=$logs/${name// /_}.log
+    log=$(log_of "$name")
     began=$(date +%s)
-    printf '%-34s ' "$name"
     : >"$log"
-    # With `json` set, what the command prints goes to that file.
     timeout --kill-after=10 "$limit" "$@" >"${json:-$log}" 2>>"$log"
     status=$?
     case $status in
@@ -50,9 +77,42 @@ part() {
         124 | 137) state="not finished within $limit s" ;;
         *) state="failed with status $status" ;;
     esac
-    note "$name" "$state" $(($(date +%s) - began))
-    [ "$state" = passed ] || tail -n 12 "$log" | sed 's/^/    /'
-    return "$status"
+    printf '%s\n%s\n' "$state" $(($(date +%s) - began)) >"$log.state"
+}
+
+report() {
+    local lines
+    mapfile -t lines <"$(log_of "$1").state"
+    note "$1" "${lines[@]}"
+    [ "${lines[0]}" = passed ] && return
+    tail -n 12 "$(log_of "$1")" | sed 's/^/    /'
+    return 1
+}
+
+# job NAME COMMAND...: of those that `together` runs.
+job_names=() job_lines=()
+job() {
+    job_names+=("$1")
+    job_lines+=("$(printf '%q ' "${@:2}")")
+}
+# together SECONDS: the jobs so far at once, each as a part within that limit. They wait for the CPU more than for the GPU.
+together() {
+    local limit i
+    if limit=$(granted "$1"); then
+        for i in "${!job_names[@]}"; do
+            eval "run_part \"\${job_names[i]}\" $limit ${job_lines[i]}" &
+        done
+        wait
+    fi
+    for i in "${!job_names[@]}"; do
+        if [ -z "$limit" ]; then
+            skip "${job_names[i]}" "no time left"
+        else
+            printf '%-40s ' "${job_names[i]}"
+            report "${job_names[i]}"
+        fi
+    done
+    job_names=() job_lines=()
 }
 
 note() {
@@ -61,7 +121,7 @@ note() {
 }
 
 skip() {
-    printf '%-34s ' "$1"
+    printf '%-40s ' "$1"
     note "$1" "not run: $2" 0
 }
 
@@ -74,23 +134,49 @@ filter_of() {
         *) echo '--gtest_filter=*cuda*:*Cuda*' ;;
     esac
 }
+# device_tests NAME FILTER COMMAND...: a job for each program, with the command before it; attention's, which are most, in
+# shares.
+device_tests() {
+    local name=$1 left_out=$2 program share
+    shift 2
+    for program in "${test_programs[@]}"; do
+        local shares=1
+        [ "$program" != attention/attention_test ] || shares=4
+        for share in $(seq 0 $((shares - 1))); do
+            job "$name${program#*/}$([ "$shares" = 1 ] || echo " $((share + 1)) of $shares")" \
+                env GTEST_TOTAL_SHARDS="$shares" GTEST_SHARD_INDEX="$share" "$@" \
+                "$build/tests/$program" "$(filter_of "$program")$left_out"
+        done
+    done
+}
 
 say "build"
-install_missing "${build_packages[@]}" "${test_packages[@]}"
-generator=(-G Ninja)
-[ -f "$build/CMakeCache.txt" ] && generator=()
-targets=(evenkeel instructions_test record_instructions)
-for program in "${test_programs[@]}"; do targets+=("${program#*/}"); done
-targets+=(cuda_training_test) # for ranks
-part configure 60 cmake -S "$root" -B "$build" "${generator[@]}" -DCMAKE_BUILD_TYPE=Release \
-    -DEVENKEEL_BUILD_TESTS=ON -DEVENKEEL_CUDA=ON -DEVENKEEL_TEST_GPU=ON || fail "see $logs/configure.log"
-part build 300 cmake --build "$build" --parallel "$(core_count)" --target "${targets[@]}" || fail "see $logs/build.log"
-evenkeel=$(find "$build" -maxdepth 2 -name evenkeel -type f -perm -u+x | head -n 1)
+if [ -e "$build/packed/root" ]; then
+    echo "packed on another machine"
+    use_packed "$build" "$root"
+else
+    command -v nvcc >/dev/null || PATH=$PATH:/usr/local/cuda/bin
+    command -v nvcc >/dev/null || fail "no nvcc here; install the CUDA toolkit"
+    install_missing "${build_packages[@]}" "${test_packages[@]}"
+    options=(-DCMAKE_BUILD_TYPE=Release -DEVENKEEL_BUILD_TESTS=ON -DEVENKEEL_CUDA=ON -DEVENKEEL_TEST_GPU=ON)
+    [ -f "$build/CMakeCache.txt" ] || options+=(-G Ninja)
+    # A run path of the old kind, which holds for the libraries' own libraries too.
+    [ -z "$pack" ] || options+=("-DCMAKE_BUILD_RPATH=$build/packed/lib" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags")
+    programs=(evenkeel tests/distributed/cuda_training_test tests/gpu_emulator/instructions/instructions_test
+              tests/gpu_emulator/instructions/record_instructions "${test_programs[@]/#/tests/}")
+    part configure 60 cmake -S "$root" -B "$build" "${options[@]}" || fail "see $logs/configure.log"
+    part build "$([ -n "$pack" ] && echo "$allowed" || echo 300)" \
+        cmake --build "$build" --parallel "$(core_count)" --target "${programs[@]##*/}" || fail "see $logs/build.log"
+    if [ -n "$pack" ]; then
+        "$root/tests/gpu/pack.sh" "$build" "$pack" "${programs[@]}"
+        exit
+    fi
+fi
+evenkeel=$build/evenkeel
 
 say "device tests on $gpu_name"
-for program in "${test_programs[@]}"; do
-    part "${program#*/}" 40 "$build/tests/$program" "$(filter_of "$program")"
-done
+device_tests "" ""
+together 100
 mpi_environment
 part "cuda_training_test" 40 mpirun -np 2 "$build/tests/distributed/cuda_training_test"
 part "instructions_test" 60 "$build/tests/gpu_emulator/instructions/instructions_test"
@@ -162,30 +248,29 @@ measured() {
 }
 
 say "measurements"
-mkdir -p "$(dirname "$results")"
 measured "benchmark" 100 "$results.json" "$evenkeel" bench --device cuda --json
 if python3 -c "import torch; assert torch.cuda.is_available()" 2>/dev/null; then
-    measured "PyTorch for comparison" 90 "${results}_pytorch.json" python3 "$root/tests/gpu/compare_pytorch.py"
+    ours=()
+    [ "${states[-1]}" != passed ] || ours=("$results.json")
+    measured "PyTorch for comparison" 120 "${results}_pytorch.json" \
+        python3 "$root/tests/gpu/compare_pytorch.py" "${ours[@]}" &&
+        grep ' times as fast$' "$logs/PyTorch_for_comparison.log"
 else
     skip "PyTorch for comparison" "python3 has no torch that sees a GPU"
 fi
 
 say "the device tests under compute-sanitizer"
 sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer)
-# sanitized TOOL COMMAND...: under the tool.
-sanitized() {
-    local tool=$1
-    shift
-    part "$tool of ${1##*/}" 60 "$sanitizer" --tool "$tool" --error-exitcode 3 --print-limit 20 "$@"
-}
-for tool in memcheck synccheck initcheck racecheck; do
+# Errors of calls are what some tests are about, and tensors of many gigabytes what a tool cannot follow in time.
+for tool in memcheck racecheck synccheck initcheck; do
     if [ -z "$sanitizer" ]; then
         skip "$tool" "no compute-sanitizer here"
         continue
     fi
-    for program in "${test_programs[@]}"; do
-        sanitized "$tool" "$build/tests/$program" "$(filter_of "$program")"
-    done
+    options=(--tool "$tool" --error-exitcode 3 --print-limit 20)
+    [ "$tool" != memcheck ] || options+=(--report-api-errors no)
+    device_tests "$tool of " "-*FarStrides*" "$sanitizer" "${options[@]}"
+    together 90
 done
 
 say "summary"

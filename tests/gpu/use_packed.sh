@@ -1,0 +1,26 @@
+# shellcheck shell=bash disable=SC1091
+# Sourced by tests/run_gpu.sh where the programs were packed on another machine (pack.sh): what they expect of this one.
+
+# use_packed BUILD ROOT
+use_packed() {
+    local build=$1 root=$2 packed=$1/packed built_in library found places
+    built_in=$(cat "$packed/root")
+    if [ ! -e "$built_in" ] && ! { mkdir -p "$(dirname "$built_in")" && ln -s "$root" "$built_in"; }; then
+        fail "the packed programs read the checkout's files in $built_in; make that a link to $root"
+    fi
+    [ -e "$built_in/tests/run_gpu.sh" ] ||
+        fail "the packed programs read a checkout's files in $built_in, which is none"
+    # The toolkit's libraries, or else those of Python's packages.
+    places=(/usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib)
+    mapfile -t -O ${#places[@]} places < <(
+        python3 -c 'import sys; print("\n".join(path for path in sys.path if path.endswith("-packages")))' 2>/dev/null)
+    for library in $(ldd "$build/evenkeel" | awk '/not found/ { print $1 }'); do
+        found=$(find -L "${places[@]}" -name stubs -prune -o -name "$library" -print 2>/dev/null | head -n 1)
+        [ -n "$found" ] ||
+            fail "the packed programs need $library, which is neither in /usr/local/cuda nor among Python's packages"
+        ln -sf "$found" "$packed/lib/$library"
+        echo "$library: $found"
+    done
+    PATH=$packed/bin:$PATH
+    . "$packed/environment"
+}
