@@ -18,6 +18,7 @@ from pairs import Failure, Torch, evenkeel, measure, ratio
 from table import markdown
 
 TYPES = ("bf16", "fp32")
+MEMORY_CALLS = 6  # until what either side keeps grows no more
 
 
 def attention_cases(quick):
@@ -115,7 +116,7 @@ def measure_memory(case, out, say):
         try:
             with Torch(out, case["ranks"]) as torch:
                 peaks[name] = torch.ask("memory", subject=case["subject"], shape=case["shape"],
-                                        mode=mode)["peak_bytes"]
+                                        mode=mode, calls=MEMORY_CALLS)["peak_bytes"]
         except Failure as failure:
             say(f"memory of PyTorch {name}: {failure}")
     return peaks
@@ -127,8 +128,9 @@ def run_case(case, out, say):
     result["rows"] = [{**row, **ratio(result, row["ours"], row["among"])} for row in case["rows"]]
     if case["memory"]:
         result["torch_peaks"] = measure_memory(case, out, say)
-        result["our_peaks"] = {  # of two calls, as PyTorch's
-            name: evenkeel([*arguments, "--seconds", 0, "--json"], case["ranks"])["peak_bytes"]
+        calls = ["--steps" if case["subject"] == "step" else "--calls", MEMORY_CALLS - 1]  # and one that warms up
+        result["our_peaks"] = {
+            name: evenkeel([*arguments, *calls, "--json"], case["ranks"])["peak_bytes"]
             for name, arguments in case["ours"].items()}
         for row in result["rows"]:
             theirs = {name: result["torch_peaks"][name] for name in row["among"] if name in result["torch_peaks"]}

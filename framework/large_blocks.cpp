@@ -12,7 +12,7 @@ constexpr std::size_t kGranule = 64 << 10;
 // At which the system clears pages, about, and how much of the time that may take.
 constexpr double kBytesPerSecond = 4e9, kShareOfTime = 0.02;
 constexpr std::size_t kRemembered = 16;  // blocks given back
-constexpr int kChances = 3;              // of a size: a first step has misses that no other has
+constexpr int kChances = 1;              // of a size: a first step has misses that no other has
 
 // Whether a block of that size may stand in for one that is needed.
 bool fits(std::size_t has, std::size_t needed) {

@@ -49,7 +49,7 @@ std::string percent(double ratio) {
 
 void print(const Lines& lines, std::ostream& out) {
     for (const bench::Line& line : lines) {
-        out << "  " << std::left << std::setw(50) << line.name << std::right << std::setw(9)
+        out << "  " << std::left << std::setw(54) << line.name << std::right << std::setw(9)
             << format(std::abs(line.value) < 10.0 ? "%.2f" : "%.1f", line.value) << " " << std::left
             << std::setw(8) << line.unit << std::right;
         if (line.best > 0.0) out << format("best %8.1f", line.best);

@@ -49,8 +49,8 @@ void print(const CallResult& result, bool json) {
         std::cout << out.dump() << "\n";
         return;
     }
-    std::cout << "calls    " << result.seconds.size() << ", the median "
-              << format("%.4g ms", 1e3 * middle) << ", the fastest "
+    std::cout << "shape    " << result.shape << "\ncalls    " << result.seconds.size()
+              << ", the median " << format("%.4g ms", 1e3 * middle) << ", the fastest "
               << format("%.4g ms", 1e3 * fastest) << "\nmemory   "
               << format("%.1f MiB", result.peak_bytes / (1 << 20)) << " at the peak\n";
     if (result.losses.empty()) return;

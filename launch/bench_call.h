@@ -9,6 +9,7 @@
 namespace evenkeel::bench {
 
 struct CallResult {
+    std::string shape;            // of what is computed, for people
     std::vector<double> seconds;  // of each call
     double peak_bytes = 0.0;      // resident memory that it took, inputs included
     std::vector<double> losses;   // of each step, the one that warms up included; of training only

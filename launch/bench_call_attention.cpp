@@ -14,7 +14,7 @@ namespace {
 class AttentionCall {
   public:
     explicit AttentionCall(const BenchAttentionCommand& size) : backward_(size.backward) {
-        const DType type = size.type == ComputeType::kBf16 ? DType::kBFloat16 : DType::kFloat32;
+        const DType type = to_dtype(size.type);
         const Shape query = {size.batch, size.tokens, size.heads, size.head_dim};
         const Shape key = {size.batch, size.tokens, size.kv_heads, size.head_dim};
         q_ = bench::random_tensor(query, type, "q");
@@ -100,8 +100,14 @@ void run_bench_attention(const BenchAttentionCommand& command, Communicator& wor
     if (!command.inputs.empty()) attention.read(command.inputs);
     memory.forget_peak();
     bench::CallResult result;
+    result.shape = concat("B=", command.batch, " T=", command.tokens, " H=", command.heads,
+                          " K=", command.kv_heads, " D=", command.head_dim, ", ",
+                          name_of(to_dtype(command.type)),
+                          command.backward ? ", forward and backward" : ", forward");
     attention.run();
-    result.seconds = bench::times_within(command.seconds, [&] { attention.run(); });
+    const auto run = [&] { attention.run(); };
+    result.seconds = command.calls > 0 ? bench::times_of(command.calls, run)
+                                       : bench::times_within(command.seconds, run);
     result.peak_bytes = memory.peak_bytes();
     if (!command.outputs.empty()) attention.write(command.outputs);
     bench::print(result, command.json);

@@ -50,7 +50,10 @@ Lines measure_recompute(const StepBench& size) {
                   1e3 * median(times[i]),
                   "ms",
                   {}};
-        Line memory{"  its peak of memory", peaks[i] / (1 << 20), "MiB", {}};
+        Line memory{concat("peak of memory, recompute ", name_of(kAllRecompute[i])),
+                    peaks[i] / (1 << 20),
+                    "MiB",
+                    {}};
         if (i > 0) {
             time.shares = {share_of_rounds(ratios_of(times[i], times[0]), "of the time of none"),
                            {flops[i] / flops[0], "of its hardware FLOPs"}};

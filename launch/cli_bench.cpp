@@ -7,6 +7,13 @@ namespace {
 
 constexpr const char* kResult = "JSON: {seconds, fastest, calls, peak_bytes";
 
+void add_count(CLI::App& app, const char* name, std::int64_t& count) {
+    app.add_option(name, count, "Measure so many, whatever time they take")
+        ->default_str("")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1 << 20));
+}
+
 void add_seconds(CLI::App& app, double& seconds) {
     app.add_option("--seconds", seconds, "How long to measure, one call at least")
         ->capture_default_str()
@@ -32,6 +39,7 @@ void add_attention(CLI::App& bench, BenchCommands& commands, Choice& choice) {
         ->capture_default_str()
         ->check(CLI::IsMember({"fp32", "bf16"}));
     app.add_flag("--forward", commands.forward, "Without the backward pass");
+    add_count(app, "--calls", command.calls);
     add_seconds(app, command.seconds);
     app.add_option("--inputs", command.inputs,
                    "A safetensors file: q and dout [B, T, H, D], k and v [B, T, K, D], q_gain [H, "
@@ -67,10 +75,7 @@ void add_step(CLI::App& bench, BenchCommands& commands, Choice& choice) {
                    "A safetensors file with tokens [sequences of a step, trainer.seq_len + 1]; "
                    "default: random ones")
         ->type_name("FILE");
-    app.add_option("--steps", command.steps, "Measure so many, whatever time they take")
-        ->default_str("")
-        ->type_name("N")
-        ->check(CLI::Range(1, 1 << 20));
+    add_count(app, "--steps", command.steps);
     add_seconds(app, command.seconds);
     app.add_flag("--json", command.json, "Print JSON");
     app.footer(concat(
@@ -81,8 +86,9 @@ void add_step(CLI::App& bench, BenchCommands& commands, Choice& choice) {
         "Each step takes the same tokens at the rate schedule.peak_lr, from the weights of "
         "trainer.init_from where there is one.\nThe data of the configuration is not read.\n",
         kResult,
-        ", losses}. Steps follow one warm-up, which losses counts too; seconds is their median, of "
-        "the\nclock on the wall. peak_bytes is what resident memory grew by, model included, of "
+        ", losses}. Steps follow two that warm up, with --steps one, which losses counts too; "
+        "seconds is their\nmedian, of the clock on the wall. peak_bytes is what resident memory "
+        "grew by, model included, of "
         "the "
         "rank where it is most."));
     app.callback(
@@ -96,12 +102,15 @@ void add_bench(CLI::App& program, BenchCommands& commands, Choice& choice) {
     std::string& device = commands.device;
     CLI::App& app = *program.add_subcommand(
         "bench", "Measure this machine and the kernels, as ratios taken in one run");
-    app.add_option("--only", command.only, "Measure only this (repeatable)")
-        ->check(CLI::IsMember(bench_names()))
-        ->allow_extra_args(false);
-    app.add_option("--device", device, "Where to measure: cpu or cuda (norm and attention only)")
-        ->capture_default_str()
-        ->check(CLI::IsMember({name_of(Device::kCpu), name_of(Device::kCuda)}));
+    CLI::Option* const only =
+        app.add_option("--only", command.only, "Measure only this (repeatable)")
+            ->check(CLI::IsMember(bench_names()))
+            ->allow_extra_args(false);
+    CLI::Option* const where =
+        app.add_option("--device", device,
+                       "Where to measure: cpu or cuda (norm and attention only)")
+            ->capture_default_str()
+            ->check(CLI::IsMember({name_of(Device::kCpu), name_of(Device::kCuda)}));
     app.add_flag("--json", command.json, "Print JSON");
     app.footer(
         "Examples:\n"
@@ -110,8 +119,19 @@ void add_bench(CLI::App& program, BenchCommands& commands, Choice& choice) {
         "  evenkeel bench --device cuda --json\n"
         "  mpirun -np 2 --bind-to none evenkeel bench --only ranks\n"
         "  evenkeel bench attention --tokens 4096 --head-dim 128 --heads 4\n\n"
-        "attention and step measure one computation, for comparisons with other programs "
-        "(benchmarks/).\n"
+        "Measurements (--only), all of them but ranks without:\n"
+        "  gemm        matrix products in fp32 and bf16: the yardstick of the others\n"
+        "  attention   the kernel both ways, as shares of the bf16 product\n"
+        "  norm        QK-norm with rotation, as shares of a copy\n"
+        "  memory      of a step, up to 131072 tokens\n"
+        "  growth      time of a step by batch, of attention by length\n"
+        "  step        a training step, and what telemetry and QK-norm add to it\n"
+        "  ops         each operation's part of a step\n"
+        "  recompute   time and memory of a step for each model.recompute\n"
+        "  checkpoint  what writing beside the training adds\n"
+        "  ranks       two tensor-parallel ranks against two threads; under mpirun -np 2\n\n"
+        "The commands attention and step measure one computation, for comparisons with other "
+        "programs (benchmarks/).\n"
         "JSON: {MEASUREMENT: [{name, value, unit, best, shares: [{ratio, of, low, high, rounds, "
         "goal, "
         "goal_at_most}]}]}.\n"
@@ -124,6 +144,7 @@ void add_bench(CLI::App& program, BenchCommands& commands, Choice& choice) {
     app.require_subcommand(0, 1);
     add_attention(app, commands, choice);
     add_step(app, commands, choice);
+    for (CLI::App* single : app.get_subcommands(nullptr)) single->excludes(only)->excludes(where);
     app.callback([&] {
         if (!app.get_subcommands().empty()) return;
         command.device = device == name_of(Device::kCuda) ? Device::kCuda : Device::kCpu;

@@ -132,7 +132,8 @@ struct BenchAttentionCommand {
     std::int64_t batch = 1, tokens = 2048, heads = 8, kv_heads = 4, head_dim = 64;
     ComputeType type = ComputeType::kBf16;
     bool backward = true;
-    double seconds = 1.0;         // that it is measured for
+    double seconds = 1.0;    // that it is measured for
+    std::int64_t calls = 0;  // to measure, whatever time they take; 0: as many as fill the seconds
     std::string inputs, outputs;  // safetensors files; "": random inputs, outputs are not kept
     bool json = false;
 };

@@ -32,8 +32,6 @@ void write_weights(const hugging_face::Folder& folder, const std::string& direct
     writer.finish();
 }
 
-const char* type_name(ComputeType type) { return type == ComputeType::kBf16 ? "bf16" : "fp32"; }
-
 // "fp32, bf16": those that there are.
 std::string types_of(const hugging_face::Folder& folder) {
     std::string text;
@@ -77,7 +75,7 @@ void run_import(const ImportCommand& command) {
                                             {"parameters", parameters},
                                             {"tensors", folder.names().size()},
                                             {"left_out", folder.left_out()},
-                                            {"type", type_name(config.model.type)},
+                                            {"type", name_of(to_dtype(config.model.type))},
                                             {"peak_lr", config.schedule.peak_lr},
                                             {"kept_files", kept}};
         std::cout << out.dump(2) << "\n";
@@ -92,7 +90,7 @@ void run_import(const ImportCommand& command) {
                   << "\n";
     }
     std::cout << "kept        " << kept.size() << (kept.size() == 1 ? " file" : " files")
-              << " for export\ncomputes    in " << type_name(config.model.type)
+              << " for export\ncomputes    in " << name_of(to_dtype(config.model.type))
               << " (model.type), from weights of " << types_of(folder) << "\ntrains      "
               << course_of(config) << "\n            " << untold_rate(config) << "\nrun         "
               << command.out << "\n";

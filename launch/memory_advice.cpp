@@ -1,6 +1,7 @@
 #include "launch/memory_advice.h"
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "framework/log.h"
@@ -88,11 +89,12 @@ bool fit_micro_batch(RunConfig& config, int world_size, std::size_t available) {
     return false;
 }
 
-// The same, or else with more that backward makes again.
+// The same, or else with another choice of what backward makes again, that which takes least time first.
 bool fit(RunConfig& config, int world_size, std::size_t available) {
     const RunConfig before = config;
-    for (const Recompute recompute : kAllRecompute) {
-        if (recompute < before.model.recompute) continue;
+    std::vector<Recompute> choices = {before.model.recompute};
+    std::copy(std::begin(kAllRecompute), std::end(kAllRecompute), std::back_inserter(choices));
+    for (const Recompute recompute : choices) {
         config = before;
         config.model.recompute = recompute;
         if (fit_micro_batch(config, world_size, available)) return true;
@@ -162,7 +164,7 @@ std::vector<Saving> savings(const RunConfig& config, int world_size) {
         add(setting.text, changed);
     }
     for (const Recompute recompute : kAllRecompute) {
-        if (recompute <= config.model.recompute) continue;
+        if (recompute == config.model.recompute) continue;
         RunConfig changed = config;
         changed.model.recompute = recompute;
         add(text_of(recompute), changed);

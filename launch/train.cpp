@@ -54,9 +54,9 @@ std::string describe(const RunConfig& config, const ProcessGrid& grid, const Dat
     return concat("model   ", grouped(parameter_count(config.model)), " parameters, ",
                   config.model.num_layers, " layers, ", attention.num_heads, " query and ",
                   attention.num_kv_heads, " key/value heads of ", attention.head_dim, ", ",
-                  config.model.type == ComputeType::kBf16 ? "bf16" : "fp32", "\nranks   ",
-                  grid.world().size(), " (tensor parallel ", grid.tp_size(), " x data parallel ",
-                  grid.dp_size(), grid.sequence_parallel() ? ", sequence parallel" : "",
+                  name_of(to_dtype(config.model.type)), "\nranks   ", grid.world().size(),
+                  " (tensor parallel ", grid.tp_size(), " x data parallel ", grid.dp_size(),
+                  grid.sequence_parallel() ? ", sequence parallel" : "",
                   cuts_optimizer(config, grid.dp_size()) ? ", optimizer cut" : "",
                   recompute_of(config.model), "), ", processors(grid), "\ntext    ",
                   grouped(data.train_tokens()), " ", unit_of(config), "s to train on, ",
@@ -282,7 +282,7 @@ std::string savings_lines(const RunConfig& config, int ranks) {
         changed.parallel.zero_stage = 0;
         const std::size_t whole = plan_memory(changed, ranks).total();
         if (whole > now) {
-            text += concat("parallel.zero_stage=1 saves ", bytes_text(whole - now), " of ",
+            text += concat("parallel.zero_stage=1, in use, saves ", bytes_text(whole - now), " of ",
                            bytes_text(whole), "\n");
         }
     }

@@ -42,7 +42,7 @@ struct LanguageModel::Recorded {
 LanguageModel::LanguageModel(const ProcessGrid& grid, const ModelConfig& config, std::uint64_t seed)
     : grid_(grid), config_(config) {
     config.validate(grid.tp_size(), grid.device());
-    const DType type = config.type == ComputeType::kBf16 ? DType::kBFloat16 : DType::kFloat32;
+    const DType type = to_dtype(config.type);
     embedding_ = std::make_unique<VocabParallelEmbedding>(grid, "embedding", config.vocab_size,
                                                           config.width, type);
     embedding_->collect_parameters(parameters_);

@@ -18,6 +18,10 @@ enum class Activation { kSwiGlu, kGelu, kGeGlu };
 inline bool is_gated(Activation activation) { return activation != Activation::kGelu; }
 
 enum class ComputeType { kFp32, kBf16 };
+inline DType to_dtype(ComputeType type) {
+    return type == ComputeType::kBf16 ? DType::kBFloat16 : DType::kFloat32;
+}
+
 // Where a decoder block has its norms, and how it adds up; f and g stand for attention and feed-forward.
 enum class Architecture {
     kPreNorm,       // r = x + f(norm(x)),        y = r + g(norm(r))

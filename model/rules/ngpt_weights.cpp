@@ -8,7 +8,7 @@ namespace evenkeel {
 NgptWeights::NgptWeights(const ProcessGrid& grid,
                          const ModelConfig& config,
                          const ModelWeights& weights)
-    : grid_(grid), type_(config.type == ComputeType::kBf16 ? DType::kBFloat16 : DType::kFloat32) {
+    : grid_(grid), type_(to_dtype(config.type)) {
     const double root = std::sqrt(static_cast<double>(config.width));
     add(weights.embedding, true);
     for (const LayerWeights& layer : weights.layers) {

@@ -78,8 +78,10 @@ TEST(BenchTest, WritingACheckpointBesideStepsIsMeasured) {
 
 TEST(BenchTest, WhatBackwardMakesAgainIsMeasured) {
     const bench::Lines lines = bench::measure_recompute(kTiny);
-    expect_lines(lines, {"recompute none", "  its peak", "recompute elementwise", "  its peak",
-                         "recompute attention", "  its peak", "recompute full", "  its peak"});
+    expect_lines(lines, {"recompute none", "peak of memory, recompute none",
+                         "recompute elementwise", "peak of memory, recompute elementwise",
+                         "recompute attention", "peak of memory, recompute attention",
+                         "recompute full", "peak of memory, recompute full"});
     EXPECT_LE(lines[7].shares.at(0).ratio, 1.0) << "memory of full against none";
 }
 

@@ -160,6 +160,14 @@ TEST(MemoryAdviceTest, TellsWhatEachSettingSavesByItselfTheLargestFirst) {
                         ", ", all[1].setting, " ", bytes_text(all[1].bytes))),
         std::string::npos)
         << got;
+    // Of two that save, that which is in use keeps none of the others from being named.
+    config.model.recompute = Recompute::kAttention;
+    by_name.clear();
+    for (const Saving& saving : savings(config, 4)) by_name[saving.setting] = saving.bytes;
+    EXPECT_GT(by_name["model.recompute=elementwise"], 0u);
+    EXPECT_GT(by_name["model.recompute=full"], by_name["model.recompute=elementwise"]);
+    EXPECT_EQ(by_name.count("model.recompute=none"), 0u);
+    by_name = want;
     // bf16: 14 bytes a parameter of state on each of two data-parallel ranks, 12 with a half of master and moments.
     EXPECT_GT(by_name["parallel.zero_stage=1"], std::size_t{1} << 30);
 }

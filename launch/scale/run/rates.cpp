@@ -26,7 +26,7 @@ double mean(double value, Communicator& world) {
 Rates measure_rates(const RunConfig& config, Communicator& world) {
     const ModelConfig& model = config.model;
     const std::int64_t P = config.parallel.tensor_parallel, T = config.trainer.seq_len;
-    const DType type = model.type == ComputeType::kBf16 ? DType::kBFloat16 : DType::kFloat32;
+    const DType type = to_dtype(model.type);
     Rates rates;
     {
         const bench::YardstickGemm product(model.type == ComputeType::kBf16);
