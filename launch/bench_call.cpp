@@ -45,7 +45,11 @@ void print(const CallResult& result, bool json) {
                                       {"fastest", fastest},
                                       {"calls", result.seconds.size()},
                                       {"peak_bytes", result.peak_bytes}};
-        if (!result.losses.empty()) out["losses"] = result.losses;
+        if (!result.losses.empty()) {
+            out["tokens_per_second"] = result.tokens_per_second;
+            out["tflops_per_rank"] = result.tflops_per_rank;
+            out["losses"] = result.losses;
+        }
         std::cout << out.dump() << "\n";
         return;
     }
@@ -54,7 +58,9 @@ void print(const CallResult& result, bool json) {
               << format("%.4g ms", 1e3 * fastest) << "\nmemory   "
               << format("%.1f MiB", result.peak_bytes / (1 << 20)) << " at the peak\n";
     if (result.losses.empty()) return;
-    std::cout << "loss     " << format("%.4f", result.losses.front()) << " at first, "
+    std::cout << "rate     " << format("%.0f tokens/s, ", result.tokens_per_second)
+              << format("%.3g TFLOP/s a rank\n", result.tflops_per_rank) << "loss     "
+              << format("%.4f", result.losses.front()) << " at first, "
               << format("%.4f", result.losses.back()) << " at last\n";
 }
 

@@ -12,7 +12,10 @@ struct CallResult {
     std::string shape;            // of what is computed, for people
     std::vector<double> seconds;  // of each call
     double peak_bytes = 0.0;      // resident memory that it took, inputs included
-    std::vector<double> losses;   // of each step, the one that warms up included; of training only
+    // Of training only: of each step, those that warm up included; and what the median step comes to, 10^12 of the
+    // model's operations a second.
+    std::vector<double> losses;
+    double tokens_per_second = 0.0, tflops_per_rank = 0.0;
 };
 
 // Growth of this process's resident memory from now on.

@@ -82,15 +82,16 @@ void add_step(CLI::App& bench, BenchCommands& commands, Choice& choice) {
         "Examples:\n"
         "  evenkeel bench step --config configs/quickstart.json --set parallel.tensor_parallel=1\n"
         "  mpirun -np 2 --bind-to none evenkeel bench step --config configs/quickstart.json "
-        "--json\n\n"
+        "--json\n"
+        "  evenkeel bench step --config configs/1b.json --set device=cuda --set "
+        "parallel.tensor_parallel=1 --set model.num_layers=8\n\n"
         "Each step takes the same tokens at the rate schedule.peak_lr, from the weights of "
         "trainer.init_from where there is one.\nThe data of the configuration is not read.\n",
         kResult,
-        ", losses}. Steps follow two that warm up, with --steps one, which losses counts too; "
-        "seconds is their\nmedian, of the clock on the wall. peak_bytes is what resident memory "
-        "grew by, model included, of "
-        "the "
-        "rank where it is most."));
+        ", tokens_per_second,\ntflops_per_rank, losses}. Steps follow two that warm up, on a GPU "
+        "five, with --steps one, which losses count too;\nseconds is the median, of the clock on "
+        "the wall. peak_bytes is of the rank where it is most: what resident memory\ngrew by, "
+        "model included, or with --set device=cuda what tensors held on the GPU."));
     app.callback(
         [&] { choice.run = [&](Communicator& world) { run_bench_step(command, world); }; });
 }

@@ -72,10 +72,10 @@ RunData read_run(const std::string& directory) {
     return run;
 }
 
-// JSON has no NaN; it is written as null.
+// NaN, which JSON writes as null, where it was not measured; so too where a version had no such number.
 double summary_number(const RunData& run, const std::string& key) {
-    const Json& value = run.summary.at(key);
-    return value.is_null() ? std::numeric_limits<double>::quiet_NaN() : value.get<double>();
+    const Json value = run.summary.value(key, Json());
+    return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
 }
 
 std::vector<Point> level_line(const std::vector<Point>& along, double y) {
@@ -163,6 +163,7 @@ std::vector<Fact> facts_of(const RunData& run) {
     if (const double speed = number("tokens_per_second"); std::isfinite(speed)) {
         facts.push_back({grouped(std::llround(speed)), "tokens/s, median"});
     }
+    add("tflops_per_rank", "%.3g", "TFLOP/s a rank, of the model's operations");
     facts.push_back(
         {concat(number("ranks"), " × ", number("threads_per_rank")), "ranks × threads"});
     return facts;

@@ -144,6 +144,7 @@ void write_summary(const RunConfig& config,
     summary["ranks"] = grid.world().size();
     summary["threads_per_rank"] = omp_get_max_threads();
     summary["tokens_per_second"] = result.tokens_per_second;
+    summary["tflops_per_rank"] = result.tflops_per_rank;
     summary[concat("train_", unit_of(config), "s")] = data.train_tokens();
     summary[concat("validation_", unit_of(config), "s")] = data.validation_tokens();
     summary["validation_loss"] = result.validation_loss;

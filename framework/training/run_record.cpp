@@ -37,7 +37,15 @@ std::string duration(double seconds) {
 RunRecorder::RunRecorder(TrainableModel& model,
                          const TrainerConfig& config,
                          const std::vector<AlarmRule>& alarms)
-    : model_(model), config_(config), board_(alarms, config.steps), start_(Clock::now()) {}
+    : model_(model),
+      config_(config),
+      teraflops_of_a_token_(1e-12 * model.flops_per_token(config.seq_len)),
+      board_(alarms, config.steps),
+      start_(Clock::now()) {}
+
+double RunRecorder::tflops_per_rank(double tokens_per_second) const {
+    return teraflops_of_a_token_ * tokens_per_second / model_.ranks();
+}
 
 void RunRecorder::begin(std::int64_t first_step,
                         std::int64_t end_step,
@@ -153,12 +161,12 @@ AlarmAction RunRecorder::record(const RunState& state,
                                 bool with_tables) {
     MetricRecord record;
     record.step = state.step;
-    record.scalars = {
-        {"loss", outcome.loss},
-        {"lr", outcome.lr},
-        {"grad_norm", outcome.grad_norm},
-        {"tokens_per_second",
-         static_cast<double>(config_.batch_size * config_.seq_len) / outcome.seconds}};
+    const double rate = static_cast<double>(config_.batch_size * config_.seq_len) / outcome.seconds;
+    record.scalars = {{"loss", outcome.loss},
+                      {"lr", outcome.lr},
+                      {"grad_norm", outcome.grad_norm},
+                      {"tokens_per_second", rate},
+                      {"tflops_per_rank", tflops_per_rank(rate)}};
     if (const double exposed = outcome.exposed_seconds(); exposed > 0.0) {
         record.scalars.emplace_back("exposed_communication", exposed / outcome.seconds);
     }

@@ -26,6 +26,8 @@ class RunRecorder {
                 const std::vector<AlarmRule>& alarms);
 
     AlarmBoard& board() { return board_; }
+    // The model's operations, 10^12 a second, at that rate of all ranks.
+    double tflops_per_rank(double tokens_per_second) const;
     const std::string& last_alarm() const {
         return last_alarm_;
     }  // the line of the last one raised
@@ -57,6 +59,7 @@ class RunRecorder {
 
     TrainableModel& model_;
     const TrainerConfig& config_;
+    const double teraflops_of_a_token_;
     AlarmBoard board_;
     std::string last_alarm_;
     Deviation grad_norm_deviation_{128, 64, 6.0};

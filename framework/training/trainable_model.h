@@ -106,7 +106,7 @@ class TrainableModel {
     // the first parameter that has not, and the ranks. Collective; the host waits.
     virtual std::string replica_drift() { return {}; }
 
-    // For the tokens/s and FLOP/s lines: FLOPs of one token forward and backward.
+    // Operations of one token forward and backward, nothing of it made again.
     virtual double flops_per_token(std::int64_t seq_len) const = 0;
 };
 

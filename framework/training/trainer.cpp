@@ -294,6 +294,7 @@ TrainResult TrainingRun::take_steps(const std::string& config_json,
     if (request_.asks_to_end()) result.stopped = request_;
     result.steps = static_cast<std::int64_t>(result.losses.size());
     result.tokens_per_second = median(rates);
+    result.tflops_per_rank = recorder_.tflops_per_rank(result.tokens_per_second);
     result.last_step = state_.step;
     result.skipped = state_.step - state_.updates;
     return result;

@@ -26,6 +26,7 @@ struct TrainResult {
     std::vector<double> losses;  // of the steps run here
     double validation_loss = 0.0;
     double tokens_per_second = 0.0;  // median over steps
+    double tflops_per_rank = 0.0;    // 10^12 of the model's operations a second at that rate
     std::int64_t skipped = 0;        // steps without an update: not finite, or outliers
     std::string
         checkpoint;       // path of the last one; "" where a run was stopped before its first step

@@ -96,7 +96,7 @@ def norm_lines(head_dim):
         torch.arange(0, head_dim, 2, device="cuda") / head_dim)
     cos, sin = angles.cos()[:, None], angles.sin()[:, None]
     dy = random(TOKENS, heads, head_dim)
-    compiled = torch.compile(norm_and_rotation)
+    compiled = torch.compile(norm_and_rotation, dynamic=False)
 
     def forward():
         return compiled(x, gain, cos, sin)

@@ -4,11 +4,11 @@
 # where they are, with the driver; tests/run_gpu.sh finds them there.
 # Usage: tests/gpu/pack.sh BUILD FILE.tar.xz PROGRAM...
 #
-# BUILD is a folder of the checkout, and the programs, named from there, were linked with BUILD/packed/lib as run path. The
-# archive is to be unpacked in a checkout.
+# BUILD is a folder of the checkout, in which the programs are named. The archive is to be unpacked in a checkout.
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 . "$root/launch/packages.sh"
+. "$root/tests/gpu/use_packed.sh"
 [ $# -ge 3 ] || fail "usage: BUILD FILE.tar.xz PROGRAM..."
 build=$(cd "$1" && pwd) file=$2
 shift 2
@@ -36,14 +36,17 @@ cp -rL "$(directory_of pkgdatadir)/." "$packed/openmpi/data"
 mpirun=$(readlink -f "$(command -v mpirun)")
 cp "$mpirun" "$packed/openmpi/orterun"
 cat >"$packed/environment" <<'ENVIRONMENT'
+export LD_LIBRARY_PATH=$packed/lib
 export OPAL_PREFIX=$packed/openmpi OPAL_LIBDIR=$packed/lib OPAL_PKGLIBDIR=$packed/openmpi/modules
 export OPAL_DATADIR=$packed/openmpi OPAL_PKGDATADIR=$packed/openmpi/data
+# mpirun wants a way to other machines, though it needs none, and speaks of a module that it can do without.
+export OMPI_MCA_plm_rsh_agent=sh PMIX_MCA_pcompress_base_silence_warning=1
 ENVIRONMENT
 cat >"$packed/bin/mpirun" <<'MPIRUN'
 #!/usr/bin/env bash
 packed=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 . "$packed/environment"
-LD_LIBRARY_PATH=$packed/lib exec "$packed/openmpi/orterun" "$@"
+exec "$packed/openmpi/orterun" "$@"
 MPIRUN
 chmod +x "$packed/bin/mpirun"
 
@@ -60,6 +63,7 @@ ldd "${programs[@]}" "${modules[@]}" "$mpirun" | awk '$2 == "=>" && $3 ~ /^\// {
 
 # Tests read the project's files where they were when they were compiled.
 echo "$root" >"$packed/root"
+commit_of "$root" >"$packed/commit"
 # One dictionary for all programs: they hold the same kernels.
 tar -C "$stage" -c "${build#"$root"/}" | xz --threads=0 --lzma2=preset=6,dict=192MiB >"$file"
 printf '%s: %s\n' "$file" "$(du -h "$file" | cut -f 1)"

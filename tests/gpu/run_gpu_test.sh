@@ -14,6 +14,7 @@ cp "$source/tests/gpu/use_packed.sh" "$root/tests/gpu"
 cp "$source/launch/packages.sh" "$root/launch"
 echo text >"$root/README.md"
 echo "$root" >"$build/packed/root"
+echo abc >"$build/packed/commit"
 echo 'export FROM_THE_PACK=1' >"$build/packed/environment"
 
 fail() {
@@ -60,7 +61,7 @@ says "everything passed"
 says "train: two ranks, NCCL .*not run: only one GPU here"
 says "PyTorch for comparison .*not run: python3 has no torch"
 results=$root/docs/benchmarks/nvidia_h999
-for file in "$results.json" "${results}_training.json" "${results}_checks.json" "$root/tests/golden/gpu_instructions.txt"; do
+for file in "$results.json" "${results}_step.json" "${results}_training.json" "${results}_checks.json" "$root/tests/golden/gpu_instructions.txt"; do
     [ -s "$file" ] || fail "no $file"
 done
 grep -q '"gpu": "NVIDIA H999"' "${results}_checks.json" || fail "the checks do not name the GPU"

@@ -1,9 +1,15 @@
 # shellcheck shell=bash disable=SC1091
 # Sourced by tests/run_gpu.sh where the programs were packed on another machine (pack.sh): what they expect of this one.
 
+# The commit that a checkout is at, "" without git.
+commit_of() { git -C "$1" rev-parse HEAD 2>/dev/null || true; }
+
 # use_packed BUILD ROOT
 use_packed() {
-    local build=$1 root=$2 packed=$1/packed built_in library found places
+    local build=$1 root=$2 packed=$1/packed built_in library found places here there
+    here=$(commit_of "$root") there=$(cat "$packed/commit")
+    [ -z "$here" ] || [ -z "$there" ] || [ "$here" = "$there" ] ||
+        echo "WARNING: they were packed at commit ${there:0:9}, and this checkout is at ${here:0:9}"
     built_in=$(cat "$packed/root")
     if [ ! -e "$built_in" ] && ! { mkdir -p "$(dirname "$built_in")" && ln -s "$root" "$built_in"; }; then
         fail "the packed programs read the checkout's files in $built_in; make that a link to $root"
@@ -13,7 +19,9 @@ use_packed() {
     # The toolkit's libraries, or else those of Python's packages.
     places=(/usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib)
     mapfile -t -O ${#places[@]} places < <(
-        python3 -c 'import sys; print("\n".join(path for path in sys.path if path.endswith("-packages")))' 2>/dev/null)
+        python -c 'import sys; print("\n".join(path for path in sys.path if path.endswith("-packages")))' 2>/dev/null)
+    PATH=$packed/bin:$PATH
+    . "$packed/environment"
     for library in $(ldd "$build/evenkeel" | awk '/not found/ { print $1 }'); do
         found=$(find -L "${places[@]}" -name stubs -prune -o -name "$library" -print 2>/dev/null | head -n 1)
         [ -n "$found" ] ||
@@ -21,6 +29,7 @@ use_packed() {
         ln -sf "$found" "$packed/lib/$library"
         echo "$library: $found"
     done
-    PATH=$packed/bin:$PATH
-    . "$packed/environment"
 }
+
+# Python without the libraries that were packed: its packages may want newer ones.
+python() { env -u LD_LIBRARY_PATH python3 "$@"; }

@@ -80,6 +80,9 @@ TEST_F(BenchCommandTest, StepsOfAConfigurationAreMeasured) {
     EXPECT_NEAR(losses[0], std::log(256.0), 0.3);
     EXPECT_LT(losses[3], losses[0]) << "all steps have the same tokens";
     EXPECT_GT(result.at("peak_bytes").get<double>(), 0.0);
+    const double rate = result.at("tokens_per_second").get<double>();
+    EXPECT_NEAR(rate * result.at("seconds").get<double>(), 2.0 * 32.0, 1e-6);
+    EXPECT_GT(result.at("tflops_per_rank").get<double>(), 0.0);
     EXPECT_FALSE(std::filesystem::exists(tiny_.run)) << "nothing is written";
 }
 

@@ -1,6 +1,9 @@
 // The program under mpirun, a GPU a rank, against the same runs on CPUs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "framework/json.h"
 #include "framework/training/metrics.h"
 #include "tests/launch/command_line.h"
 
@@ -38,6 +41,27 @@ void expect_same_losses(const std::string& run, const std::string& other) {
         const double want = scalar(b[i], "loss");
         EXPECT_NEAR(scalar(a[i], "loss"), want, want / 256.0) << "step " << i + 1;
     }
+}
+
+// evenkeel bench step, timed as it is on a GPU: five steps that warm up, the last of them by graphs, and one more.
+TEST(BenchStepOnGpus, TakesTheStepsThatTheCpuTakes) {
+    const TinyRun tiny;
+    const auto losses = [&](const std::string& more) {
+        const Outcome outcome =
+            run_ranks(1, 1, concat("bench step --json --config ", tiny.config, " ", kModel, more));
+        EXPECT_EQ(outcome.status, 0) << outcome.output;
+        const auto result = nlohmann::json::parse(
+            outcome.output.substr(std::min(outcome.output.find('{'), outcome.output.size())),
+            nullptr, false);
+        EXPECT_GT(result.value("peak_bytes", 0.0), 0.0);
+        EXPECT_GT(result.value("tflops_per_rank", 0.0), 0.0);
+        return result.value("losses", std::vector<double>());
+    };
+    const std::vector<double> gpu = losses("--set device=cuda --seconds 0"),
+                              cpu = losses("--steps 5");
+    ASSERT_EQ(gpu.size(), 6u);
+    ASSERT_EQ(cpu.size(), 6u);
+    for (std::size_t i = 0; i < cpu.size(); ++i) EXPECT_NEAR(gpu[i], cpu[i], cpu[i] / 256.0) << i;
 }
 
 class RanksOnGpus : public ::testing::TestWithParam<int> {};

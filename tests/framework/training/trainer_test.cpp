@@ -279,14 +279,16 @@ TEST_F(TrainerTest, RecordsEveryNumberOfARun) {
     EXPECT_EQ(steps, (std::vector<std::int64_t>{2, 3, 4, 6}));
     std::vector<std::string> names;
     for (const auto& scalar : records.back().scalars) names.push_back(scalar.first);
-    EXPECT_EQ(names,
-              (std::vector<std::string>{"loss", "lr", "grad_norm", "tokens_per_second",
-                                        "validation_loss", "max_logit_max", "entropy_mean",
-                                        "grad_norm_deviations", "grad_norm_deviations_lasting",
-                                        "loss_spike_score", "grad_norm_spike_score", "skipped"}));
-    EXPECT_EQ(records.back().scalars[4].second, result.validation_loss);
-    EXPECT_EQ(records.back().scalars[5].second, 2.5);  // the largest head
-    EXPECT_EQ(records.back().scalars[6].second, 1.0);  // the mean head
+    EXPECT_EQ(names, (std::vector<std::string>{
+                         "loss", "lr", "grad_norm", "tokens_per_second", "tflops_per_rank",
+                         "validation_loss", "max_logit_max", "entropy_mean", "grad_norm_deviations",
+                         "grad_norm_deviations_lasting", "loss_spike_score",
+                         "grad_norm_spike_score", "skipped"}));
+    // On its one rank the model takes 256 operations a token.
+    EXPECT_DOUBLE_EQ(records.back().scalars[4].second, 256e-12 * records.back().scalars[3].second);
+    EXPECT_EQ(records.back().scalars[5].second, result.validation_loss);
+    EXPECT_EQ(records.back().scalars[6].second, 2.5);  // the largest head
+    EXPECT_EQ(records.back().scalars[7].second, 1.0);  // the mean head
     ASSERT_EQ(records.back().tables.size(), 2u);
     EXPECT_EQ(records.back().tables[0].values, (std::vector<float>{1.5f, 2.5f}));
 }
