@@ -74,12 +74,14 @@ grep -q '^attention_test --gtest_filter=\*cuda\*:\*Cuda\*-\*FarStrides\*$' "$wor
 # A test that fails, and one that hangs: both are named, the rest goes on, and the end is in time.
 program "$build/tests/model/model_test" 'echo "what went wrong"; exit 3'
 program "$build/tests/parallel/parallel_test" 'sleep 60'
+program "$build/tests/launch/launch_cuda_test" 'kill -9 $$'
 SECONDS=0
 run --seconds 4
 [ "$SECONDS" -le 20 ] || fail "took $SECONDS s of 4"
 [ "$status" = 1 ] || fail "status $status"
 says "model_test .*failed with status 3"
 says "what went wrong"
+says "launch_cuda_test .*killed"
 says "parallel_test .*not finished within [1-4] s"
 says "not run: no time left"
 grep -q '"part": "model_test", "state": "failed with status 3"' "${results}_checks.json" || fail "the checks do not say what failed"
