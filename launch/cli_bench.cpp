@@ -88,7 +88,7 @@ void add_step(CLI::App& bench, BenchCommands& commands, Choice& choice) {
         "Each step takes the same tokens at the rate schedule.peak_lr, from the weights of "
         "trainer.init_from where there is one.\nThe data of the configuration is not read.\n",
         kResult,
-        ", tokens_per_second,\ntflops_per_rank, losses}. Steps follow two that warm up, on a GPU "
+        ", tokens_per_second,\ntflops_per_rank, losses}. Steps follow three that warm up, on a GPU "
         "five, with --steps one, which losses count too;\nseconds is the median, of the clock on "
         "the wall. peak_bytes is of the rank where it is most: what resident memory\ngrew by, "
         "model included, or with --set device=cuda what tensors held on the GPU."));

@@ -12,13 +12,14 @@ namespace {
 using Json = nlohmann::ordered_json;
 constexpr std::size_t kLogColumns = 100;
 
+// Names and paths that are not set are left out.
 void append_section(const std::string& path, const Json& section, std::string& text) {
     std::string line = path.empty() ? "run" : path;
     line.resize(std::max<std::size_t>(line.size() + 1, 26), ' ');
     const std::size_t indent = line.size();
     bool has_values = false;
     for (const auto& [key, value] : section.items()) {
-        if (value.is_object()) continue;
+        if (value.is_object() || value == "") continue;
         const std::string item =
             key + "=" + (value.is_string() ? value.get<std::string>() : value.dump());
         if (has_values && line.size() + 1 + item.size() > kLogColumns) {

@@ -238,7 +238,7 @@ measured() {
     shift 3
     json=$logs/${name// /_}.json
     part "$name" "$limit" "$@" || return
-    if ! command -v python3 >/dev/null || python -m json.tool "$json" >/dev/null 2>&1; then
+    if ! command -v python3 >/dev/null || system_python -m json.tool "$json" >/dev/null 2>&1; then
         cp "$json" "$file"
     else
         states[-1]="failed: what it printed is not JSON"
@@ -253,7 +253,7 @@ benchmark=${states[-1]}
 measured "training step" 60 "${results}_step.json" "$evenkeel" bench step --config "$root/configs/1b.json" --json \
     --set device=cuda --set model.num_layers=8 --set parallel.tensor_parallel=1 --set trainer.batch_size=16 \
     --set trainer.micro_batch_size=4 --seconds 10
-if python -c "import torch; assert torch.cuda.is_available()" 2>/dev/null; then
+if system_python -c "import torch; assert torch.cuda.is_available()" 2>/dev/null; then
     ours=()
     [ "$benchmark" != passed ] || ours=("$results.json")
     measured "PyTorch for comparison" 120 "${results}_pytorch.json" \

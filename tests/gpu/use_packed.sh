@@ -19,7 +19,7 @@ use_packed() {
     # The toolkit's libraries, or else those of Python's packages.
     places=(/usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib)
     mapfile -t -O ${#places[@]} places < <(
-        python -c 'import sys; print("\n".join(path for path in sys.path if path.endswith("-packages")))' 2>/dev/null)
+        system_python -c 'import sys; print("\n".join(path for path in sys.path if path.endswith("-packages")))' 2>/dev/null)
     PATH=$packed/bin:$PATH
     . "$packed/environment"
     for library in $(ldd "$build/evenkeel" | awk '/not found/ { print $1 }'); do
@@ -32,4 +32,4 @@ use_packed() {
 }
 
 # Python without the libraries that were packed: its packages may want newer ones.
-python() { env -u LD_LIBRARY_PATH python3 "$@"; }
+system_python() { env -u LD_LIBRARY_PATH python3 "$@"; }
