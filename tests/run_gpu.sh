@@ -265,16 +265,19 @@ fi
 
 say "the device tests under compute-sanitizer"
 sanitizer=$(command -v compute-sanitizer || command -v /usr/local/cuda/bin/compute-sanitizer)
-# Errors of calls are what some tests are about, and tensors of many gigabytes what a tool cannot follow in time.
-for tool in memcheck racecheck synccheck initcheck; do
-    if [ -z "$sanitizer" ]; then
-        skip "$tool" "no compute-sanitizer here"
-        continue
-    fi
-    options=(--tool "$tool" --error-exitcode 3 --print-limit 20)
-    [ "$tool" != memcheck ] || options+=(--report-api-errors no)
-    device_tests "$tool of " "-*FarStrides*" "$sanitizer" "${options[@]}"
-    together 90
+# Errors of calls are what some tests are about, and tensors of many gigabytes what a tool cannot follow in time. Two tools
+# at once, the more telling ones first.
+for tools in "memcheck racecheck" "synccheck initcheck"; do
+    for tool in $tools; do
+        if [ -z "$sanitizer" ]; then
+            skip "$tool" "no compute-sanitizer here"
+            continue
+        fi
+        options=(--tool "$tool" --error-exitcode 3 --print-limit 20)
+        [ "$tool" != memcheck ] || options+=(--report-api-errors no)
+        device_tests "$tool of " "-*FarStrides*" "$sanitizer" "${options[@]}"
+    done
+    together 150
 done
 
 say "summary"
