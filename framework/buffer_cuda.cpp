@@ -80,7 +80,7 @@ void release_unused() {
     // Only what is free already: buffers are freed in the order of their stream.
     Stream::current().synchronize();
     check(cudaMemPoolTrimTo(default_pool(), 0), kOp, "cudaMemPoolTrimTo");
-    // What graphs took that are gone has a pool of its own.
+    // What graphs took has a pool of its own; those that are launched again map it anew.
     int device = 0;
     check(cudaGetDevice(&device), kOp, "cudaGetDevice");
     check(cudaDeviceGraphMemTrim(device), kOp, "cudaDeviceGraphMemTrim");

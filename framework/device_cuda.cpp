@@ -130,10 +130,10 @@ void allow_shared_memory(const char* op, const void* kernel, std::size_t bytes) 
         const std::size_t own = std::min(attributes.sharedSizeBytes, kSharedWithoutAsking);
         known = allowed.insert({{device, kernel}, kSharedWithoutAsking - own}).first;
         // A hint: the first-level cache gets what is left, so that as many blocks run side by side as registers allow.
-        if (bytes >= kSharedWithoutAsking / 2) {
-            check(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                       cudaSharedmemCarveoutMaxShared),
-                  op, "cudaFuncSetAttribute");
+        if (own + bytes >= kSharedWithoutAsking / 2 &&
+            cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared) != cudaSuccess) {
+            cudaGetLastError();
         }
     }
     std::size_t& most = known->second;

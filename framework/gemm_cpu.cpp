@@ -5,6 +5,7 @@
 #include "framework/gemm_cpu.h"
 
 #include <omp.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
@@ -42,6 +43,7 @@ class Scratch {
         const std::size_t bytes = count * sizeof(T);
         if (bytes_ < bytes) {
             memory_.reset();
+            bytes_ = 0;  // should there be no room
             memory_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
             bytes_ = bytes;
         }
@@ -56,6 +58,14 @@ class Scratch {
     std::unique_ptr<std::byte, Delete> memory_;
     std::size_t bytes_ = 0;
 };
+
+// oneDNN crashes where it lacks memory to make or first run a product: throws bad_alloc before it comes to that.
+void check_room_for_onednn() {
+    constexpr std::size_t kNeeded = 8 << 20;  // more than was seen to be asked for
+    void* room = mmap(nullptr, kNeeded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) throw std::bad_alloc();
+    munmap(room, kNeeded);
+}
 
 struct Matrix {
     const std::byte* data;
@@ -153,6 +163,8 @@ class Product {
         arguments_[DNNL_ARG_WEIGHTS].set_data_handle(const_cast<std::byte*>(b));
         arguments_[DNNL_ARG_DST].set_data_handle(c);
         arguments_[DNNL_ARG_SCRATCHPAD].set_data_handle(scratch.get<std::byte>(scratch_bytes_));
+        if (!has_run_) check_room_for_onednn();
+        has_run_ = true;
         matmul_.execute(stream_, arguments_);
         stream_.wait();
     }
@@ -167,6 +179,7 @@ class Product {
     dnnl::matmul matmul_;
     std::unordered_map<int, dnnl::memory> arguments_;
     std::size_t scratch_bytes_ = 0;
+    bool has_run_ = false;
 };
 
 // What one thread keeps.
@@ -199,6 +212,7 @@ struct Workspace {
                          static_cast<int>(a_tile.dtype) + 4 * static_cast<int>(c_type)};
         if (const auto found = products.find(key); found != products.end()) return found->second;
         if (products.size() >= kCachedPrimitives) products.clear();
+        check_room_for_onednn();
         return products.try_emplace(key, a_tile, b_tile, ldc, c_type, accumulate).first->second;
     }
 };

@@ -14,7 +14,9 @@ constexpr const char* kOp = "UploadRing";
 class Slot {
   public:
     Slot() = default;
-    ~Slot() { cudaFreeHost(data_); }
+    ~Slot() {
+        if (data_ != nullptr && cudaFreeHost(data_) != cudaSuccess) cudaGetLastError();
+    }
     Slot(const Slot&) = delete;
     Slot& operator=(const Slot&) = delete;
 

@@ -110,10 +110,12 @@ void run_bench_on_gpu(const BenchCommand& command, const Communicator& world) {
     EVENKEEL_CHECK_CODE(world.size() == 1, ErrorCode::kConfig, "bench", "--device cuda: got ",
                         world.size(), " ranks, want 1; start it without mpirun");
     for (const std::string& name : command.only) {
-        EVENKEEL_CHECK_CODE(std::any_of(std::begin(kGpu), std::end(kGpu),
-                                        [&](const auto& entry) { return name == entry.name; }),
-                            ErrorCode::kConfig, "bench", "--only ", name,
-                            ": measured with --device cpu only; want norm or attention");
+        EVENKEEL_CHECK_CODE(
+            std::any_of(std::begin(kGpu), std::end(kGpu),
+                        [&](const auto& entry) { return name == entry.name; }),
+            ErrorCode::kConfig, "bench", "--only ", name,
+            ": measured with --device cpu only; want norm or attention (whole steps: "
+            "evenkeel bench step --set device=cuda)");
     }
     const std::string why = why_no_cuda();
     EVENKEEL_CHECK_CODE(why.empty(), ErrorCode::kCuda, "bench", "--device cuda: ", why);

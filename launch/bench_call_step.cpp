@@ -8,6 +8,7 @@
 #include "framework/stream.h"
 #include "framework/training/gradients.h"
 #include "launch/bench_call.h"
+#include "launch/memory_advice.h"
 #include "launch/run_config.h"
 #include "parallel/watchdog.h"
 
@@ -60,7 +61,9 @@ void run_bench_step(const BenchStepCommand& command, Communicator& world) {
     std::optional<Stream> stream;
     std::optional<StreamScope> scope;
     if (on_gpu) scope.emplace(stream.emplace());
+    const bool graphs = records_graphs(config, grid, share_of_memory(config.device, world));
     LanguageModel model(grid, config.model, static_cast<std::uint64_t>(config.trainer.seed));
+    model.set_graphs(graphs);
     if (!config.trainer.init_from.empty()) model.load_weights(config.trainer.init_from);
     const std::vector<Batch> batches = make_batches(config, command.tokens, grid.dp_size());
     const Tensor numbers = Tensor::zeros({2}, DType::kFloat64, config.device);

@@ -12,6 +12,7 @@
 #include <exception>
 #include <iostream>
 #include <limits>
+#include <new>
 
 #include "framework/error.h"
 #include "framework/log.h"
@@ -435,6 +436,8 @@ int run_program(int argc, char** argv, MpiSession& session) {
     return choice.status;
 }
 
+constexpr const char* kNoMemory = "out of memory";
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -456,10 +459,17 @@ int main(int argc, char** argv) {
         } catch (const Error& error) {
             note_exit_status(error.exit_status());
             session.abort(error.what(), error.exit_status());
+        } catch (const std::bad_alloc&) {
+            note_exit_status(1);
+            session.abort(kNoMemory, 1);
         } catch (const std::exception& error) {
             note_exit_status(1);
             session.abort(error.what(), 1);
         }
+    } catch (const std::bad_alloc&) {
+        note_exit_status(1);
+        std::fprintf(stderr, "evenkeel: %s\n", kNoMemory);
+        return 1;
     } catch (const std::exception& error) {
         note_exit_status(1);
         std::fprintf(stderr, "evenkeel: %s\n", error.what());

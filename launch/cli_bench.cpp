@@ -112,7 +112,7 @@ void add_bench(CLI::App& program, BenchCommands& commands, Choice& choice) {
                        "Where to measure: cpu or cuda (norm and attention only)")
             ->capture_default_str()
             ->check(CLI::IsMember({name_of(Device::kCpu), name_of(Device::kCuda)}));
-    app.add_flag("--json", command.json, "Print JSON");
+    CLI::Option* const json = app.add_flag("--json", command.json, "Print JSON");
     app.footer(
         "Examples:\n"
         "  evenkeel bench\n"
@@ -120,7 +120,7 @@ void add_bench(CLI::App& program, BenchCommands& commands, Choice& choice) {
         "  evenkeel bench --device cuda --json\n"
         "  mpirun -np 2 --bind-to none evenkeel bench --only ranks\n"
         "  evenkeel bench attention --tokens 4096 --head-dim 128 --heads 4\n\n"
-        "Measurements (--only), all of them but ranks without:\n"
+        "Measurements; without --only all of them but ranks:\n"
         "  gemm        matrix products in fp32 and bf16: the yardstick of the others\n"
         "  attention   the kernel both ways, as shares of the bf16 product\n"
         "  norm        QK-norm with rotation, as shares of a copy\n"
@@ -145,7 +145,8 @@ void add_bench(CLI::App& program, BenchCommands& commands, Choice& choice) {
     app.require_subcommand(0, 1);
     add_attention(app, commands, choice);
     add_step(app, commands, choice);
-    for (CLI::App* single : app.get_subcommands(nullptr)) single->excludes(only)->excludes(where);
+    for (CLI::App* single : app.get_subcommands(nullptr))
+        single->excludes(only)->excludes(where)->excludes(json);
     app.callback([&] {
         if (!app.get_subcommands().empty()) return;
         command.device = device == name_of(Device::kCuda) ? Device::kCuda : Device::kCpu;

@@ -244,4 +244,17 @@ std::size_t total_with_graphs(const RunConfig& config, int world_size) {
     return plan.total() + graphs * plan.passes();
 }
 
+bool records_graphs(const RunConfig& config, const ProcessGrid& grid, const DeviceMemory& memory) {
+    if (config.device == Device::kCpu || !config.cuda_graphs) return false;
+    if (!grid.tensor().fits_graphs() || !grid.data().fits_graphs()) return false;
+    Communicator& world = grid.world();
+    const std::size_t taken = total_with_graphs(config, world.size());
+    const bool lacks_room =
+        memory.total > 0 && taken > std::min(memory.free, usable_memory(memory.total));
+    if (world.all_reduce_scalar(lacks_room ? 1.0 : 0.0, ReduceOp::kMax) == 0.0) return true;
+    log_info(concat("graphs  none: with them training would take ", bytes_text(taken),
+                    " a rank, more than a GPU has free beside its reserve"));
+    return false;
+}
+
 }  // namespace evenkeel

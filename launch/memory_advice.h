@@ -42,5 +42,7 @@ DeviceMemory share_of_memory(Device device, Communicator& world);
 // What the plan becomes where passes are recorded as graphs (LanguageModel::set_graphs), which keep memory of
 // their own: one for a step's last micro-batch, one for those before, beside what passes outside of them take.
 std::size_t total_with_graphs(const RunConfig& config, int world_size);
+// Whether passes are to be recorded. The same on all ranks: NCCL wants an operation in a graph on all or none.
+bool records_graphs(const RunConfig& config, const ProcessGrid& grid, const DeviceMemory& memory);
 
 }  // namespace evenkeel

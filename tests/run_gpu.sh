@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # On a machine with an NVIDIA GPU: builds against NVIDIA's own libraries, runs the device tests on the GPU, trains on it
-# and compares with the CPU, runs the device tests again under compute-sanitizer, records what the GPU answers to every
-# instruction (for the emulator's tests), and measures.
+# and compares with the CPU, records what the GPU answers to every instruction (for the emulator's tests), measures, and
+# runs the device tests again under compute-sanitizer.
 #
 #   tests/run_gpu.sh [--seconds N]           N: at most so long, 600 without
 #   tests/run_gpu.sh --pack FILE.tar.xz      for a GPU on a machine without packages, compilers or network: builds here, and
@@ -12,7 +12,7 @@
 # tests/golden/gpu_instructions.txt and the JSON files in docs/benchmarks/. What each part said is in build-gpu/logs/.
 # Exits with 1 if anything failed or was not finished.
 set -uo pipefail
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 . "$root/launch/packages.sh"
 . "$root/tests/gpu/use_packed.sh"
 allowed='' pack=''
@@ -31,10 +31,13 @@ allowed=${allowed:-$([ -n "$pack" ] && echo 7200 || echo 600)}
 
 gpu_name='' gpu_count=0
 if [ -z "$pack" ]; then
-    gpu_names=$("${EVENKEEL_NVIDIA_SMI:-nvidia-smi}" --query-gpu=name --format=csv,noheader 2>/dev/null)
-    gpu_name=$(head -n 1 <<<"$gpu_names")
+    # What is wrong with a driver nvidia-smi tells on standard output.
+    gpu_names=$("${EVENKEEL_NVIDIA_SMI:-nvidia-smi}" --query-gpu=name --format=csv,noheader 2>/dev/null) || gpu_names=''
+    gpu_name=$(head -n 1 <<<"$gpu_names" | tr -cd '[:alnum:] ._()+-')
     gpu_count=$(wc -l <<<"$gpu_names")
     [ -n "$gpu_name" ] || fail "no NVIDIA GPU here (nvidia-smi names none); tests/run.sh runs the tests without one"
+else
+    [ -d "$(dirname "$pack")" ] || fail "--pack $pack: there is no folder $(dirname "$pack")"
 fi
 
 build=$root/build-gpu
@@ -44,14 +47,26 @@ short_name=$(tr '[:upper:]' '[:lower:]' <<<"$gpu_name" | tr -cs 'a-z0-9' '_' | s
 results=$root/docs/benchmarks/$short_name
 mkdir -p "$logs" "$(dirname "$results")"
 export OMP_NUM_THREADS=1
-parts=() states=() times=()
+parts=() states=() times=() json=''
+
+# Whatever ends this ends what it has started, which timeout keeps out of the terminal's reach.
+# shellcheck disable=SC2317
+stop() {
+    trap - INT TERM HUP
+    # shellcheck disable=SC2046
+    kill $(jobs -p) 2>/dev/null
+    wait
+    exit 130
+}
+trap stop INT TERM HUP
 
 # part NAME SECONDS COMMAND...: runs it within its limit, with its output in a file, and remembers how it went.
 part() {
     local limit
     limit=$(granted "$2") || { skip "$1" "no time left"; return 1; }
     printf '%-40s ' "$1"
-    run_part "$1" "$limit" "${@:3}"
+    run_part "$1" "$limit" "${@:3}" &
+    wait $!
     report "$1"
 }
 
@@ -63,14 +78,18 @@ granted() {
 
 log_of() { echo "$logs/${1// /_}.log"; }
 
-# Runs a part, and leaves its state and its seconds beside the log. With `json` set, what it prints goes to that file.
+# Runs a part, in a shell of its own, and leaves its state and its seconds beside the log. With `json` set, what it prints
+# goes to that file.
 run_part() {
     local name=$1 limit=$2 log began status state took
     shift 2
     log=$(log_of "$name")
     began=$(date +%s)
     : >"$log"
-    timeout --kill-after=10 "$limit" "$@" >"${json:-$log}" 2>>"$log"
+    timeout --kill-after=10 "$limit" "$@" >"${json:-$log}" 2>>"$log" &
+    # shellcheck disable=SC2064
+    trap "kill $!; exit 143" INT TERM HUP
+    wait $!
     status=$? took=$(($(date +%s) - began))
     case $status in
         0) state=passed ;;
@@ -152,7 +171,7 @@ device_tests() {
 }
 
 say "build"
-if [ -e "$build/packed/root" ]; then
+if [ -z "$pack" ] && [ -e "$build/packed/root" ]; then
     echo "packed on another machine"
     use_packed "$build" "$root"
 else
@@ -184,9 +203,9 @@ say "training, against the CPU"
 trained=$build/training
 rm -rf "$trained"
 mkdir -p "$trained"
-# The project's own words and code: some 650 KB.
+# The project's own words and code: 1.7 MB.
 find "$root/README.md" "$root/docs" "$root/attention" "$root/framework" "$root/model" "$root/parallel" \
-    -name '*.md' -o -name '*.cpp' -o -name '*.cu' | LC_ALL=C sort | xargs cat >"$trained/text"
+    \( -name '*.md' -o -name '*.cpp' -o -name '*.cu' \) -print0 | LC_ALL=C sort -z | xargs -0 cat >"$trained/text"
 # Heads that the CUDA kernels have; 20 steps of 16 sequences, in two micro-batches.
 training=(train --config "$root/configs/quickstart.json" --set data.path="$trained/text" --set trainer.steps=20
           --set trainer.eval_interval=0 --set schedule.warmup_steps=5 --set schedule.peak_lr=1e-3

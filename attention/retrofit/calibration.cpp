@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "framework/rng.h"
+#include "framework/thread_errors.h"
 
 namespace evenkeel {
 namespace {
@@ -123,11 +124,15 @@ void add_all_rms(const char* name,
                  std::vector<RunningMoments>& moments) {
     const auto heads = static_cast<std::int64_t>(moments.size());
     std::vector<std::int64_t> bad(moments.size(), -1);
+    ThreadErrors errors;
 #pragma omp parallel for schedule(static) if (rows.numel() >= kParallelNumbers)
     for (std::int64_t head = 0; head < heads; ++head) {
-        const auto h = static_cast<std::size_t>(head);
-        bad[h] = add_rms(rows, head, eps, moments[h]);
+        errors.keep([&] {
+            const auto h = static_cast<std::size_t>(head);
+            bad[h] = add_rms(rows, head, eps, moments[h]);
+        });
     }
+    errors.rethrow();
     for (std::int64_t head = 0; head < heads; ++head) {
         const std::int64_t token = bad[static_cast<std::size_t>(head)];
         EVENKEEL_CHECK_CODE(token < 0, ErrorCode::kNonFinite, kOp, name,

@@ -27,7 +27,7 @@ enum class AlarmAction {
     kNone,        // the rule is off
     kWarn,        // say so
     kCheckpoint,  // and write a checkpoint
-    kEnd,         // and write a checkpoint and end the run with exit status 1
+    kEnd,         // and write a checkpoint and end the run with exit status 5
 };
 const char* name_of(AlarmAction action);
 

@@ -156,7 +156,7 @@ def main():
         "attention": attention,
     }
     if ours is not None:
-        results["ratios"] = ratios(ours["norm"], norm) + ratios(ours["attention"], attention)
+        results["ratios"] = ratios(ours.get("norm", []), norm) + ratios(ours.get("attention", []), attention)
         for item in results["ratios"]:
             print(f"{item['name']:42} {item['evenkeel']:8.1f} for PyTorch's {item['pytorch']:8.1f} {item['unit']:7} "
                   f"({item['by']}): {item['ratio']:.2f} times as fast", file=sys.stderr)

@@ -12,6 +12,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 [ $# -ge 3 ] || fail "usage: BUILD FILE.tar.xz PROGRAM..."
 build=$(cd "$1" && pwd) file=$2
 shift 2
+[ -d "$(dirname "$file")" ] || fail "there is no folder $(dirname "$file")"
 [ "${build#"$root"/}" != "$build" ] || fail "$build is not in the checkout $root"
 command -v ompi_info >/dev/null || fail "no ompi_info: only Open MPI's mpirun can be packed"
 
@@ -36,7 +37,7 @@ cp -rL "$(directory_of pkgdatadir)/." "$packed/openmpi/data"
 mpirun=$(readlink -f "$(command -v mpirun)")
 cp "$mpirun" "$packed/openmpi/orterun"
 cat >"$packed/environment" <<'ENVIRONMENT'
-export LD_LIBRARY_PATH=$packed/lib
+export LD_LIBRARY_PATH=$packed/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export OPAL_PREFIX=$packed/openmpi OPAL_LIBDIR=$packed/lib OPAL_PKGLIBDIR=$packed/openmpi/modules
 export OPAL_DATADIR=$packed/openmpi OPAL_PKGDATADIR=$packed/openmpi/data
 # mpirun wants a way to other machines, though it needs none, and speaks of a module that it can do without.

@@ -6,7 +6,7 @@ set -euo pipefail
 source=$1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-root=$work/checkout build=$work/checkout/build-gpu
+root="$work/a checkout" build="$work/a checkout/build-gpu"
 mkdir -p "$work/bin" "$root/tests/gpu" "$root/launch" "$root/docs" "$root/attention" "$root/framework" "$root/model" \
     "$root/parallel" "$root/configs" "$root/tests/golden" "$build/packed/bin"
 cp "$source/tests/run_gpu.sh" "$source/tests/compare_losses.sh" "$root/tests"
@@ -87,6 +87,25 @@ says "not run: no time left"
 grep -q '"part": "model_test", "state": "failed with status 3"' "${results}_checks.json" || fail "the checks do not say what failed"
 
 # What is not there is named.
+# A driver that has no GPU to name says so in place of a name.
+program "$work/bin/nvidia-smi" 'echo "NVIDIA-SMI has failed"; exit 9'
+run
+[ "$status $(wc -l <"$work/output")" = "1 1" ] || fail "status $status of a failed driver"
+program "$work/bin/nvidia-smi" 'echo "NVIDIA H999"'
+
+# Ended, it ends what it has started, several at once or one.
+for test in parallel/parallel_test distributed/cuda_training_test; do
+    for other in $tests; do program "$build/tests/$other" 'true'; done
+    program "$build/tests/$test" "sleep 61.25"
+    setsid "$root/tests/run_gpu.sh" >"$work/output" 2>&1 &
+    for _ in $(seq 50); do pgrep -f 'sleep 61.25' >/dev/null && break; sleep 0.1; done
+    pgrep -f 'sleep 61.25' >/dev/null || fail "$test does not sleep"
+    kill $!
+    wait $! && fail "status 0 where it was ended"
+    for _ in $(seq 50); do pgrep -f 'sleep 61.25' >/dev/null || break; sleep 0.1; done
+    ! pgrep -f 'sleep 61.25' >/dev/null || fail "$test goes on after the script"
+done
+
 mv "$root" "$work/moved"
 mkdir "$root"
 root=$work/moved run
