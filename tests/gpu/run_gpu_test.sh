@@ -71,6 +71,14 @@ grep -q '"largest_relative_difference": 0' "${results}_training.json" || fail "l
 grep -q '^attention_test --gtest_filter=\*cuda\*:\*Cuda\*-\*FarStrides\*$' "$work/calls" || fail "the tools run far strides"
 [ -e "$work/quiet" ] || fail "memcheck reports errors of calls that tests provoke"
 
+# A checkout at another commit than the programs'.
+grep -q WARNING "$work/output" && fail "a folder that is no repository is said to be at a commit"
+mkdir "$root/.git"
+program "$work/bin/git" 'echo 0123456789'
+run
+says "WARNING: they were packed at commit abc, and $root is at 012345678$"
+rm -r "$root/.git" "$work/bin/git"
+
 # A test that fails, and one that hangs: both are named, the rest goes on, and the end is in time.
 program "$build/tests/model/model_test" 'echo "what went wrong"; exit 3'
 program "$build/tests/parallel/parallel_test" 'sleep 60'
@@ -96,14 +104,15 @@ program "$work/bin/nvidia-smi" 'echo "NVIDIA H999"'
 # Ended, it ends what it has started, several at once or one.
 for test in parallel/parallel_test distributed/cuda_training_test; do
     for other in $tests; do program "$build/tests/$other" 'true'; done
-    program "$build/tests/$test" "sleep 61.25"
+    rm -f "$work/pid"
+    program "$build/tests/$test" "echo \$\$ >'$work/pid'; exec sleep 60"
     setsid "$root/tests/run_gpu.sh" >"$work/output" 2>&1 &
-    for _ in $(seq 50); do pgrep -f 'sleep 61.25' >/dev/null && break; sleep 0.1; done
-    pgrep -f 'sleep 61.25' >/dev/null || fail "$test does not sleep"
+    for _ in $(seq 50); do [ -s "$work/pid" ] && break; sleep 0.1; done
+    sleeping=$(cat "$work/pid") || fail "$test was not begun"
     kill $!
     wait $! && fail "status 0 where it was ended"
-    for _ in $(seq 50); do pgrep -f 'sleep 61.25' >/dev/null || break; sleep 0.1; done
-    ! pgrep -f 'sleep 61.25' >/dev/null || fail "$test goes on after the script"
+    for _ in $(seq 50); do kill -0 "$sleeping" 2>/dev/null || break; sleep 0.1; done
+    ! kill -0 "$sleeping" 2>/dev/null || fail "$test goes on after the script"
 done
 
 mv "$root" "$work/moved"

@@ -1,22 +1,23 @@
 # shellcheck shell=bash disable=SC1091
 # Sourced by tests/run_gpu.sh where the programs were packed on another machine (pack.sh): what they expect of this one.
 
-# The commit that a checkout is at, "" without git.
-commit_of() { git -C "$1" rev-parse HEAD 2>/dev/null || true; }
+# The commit that a checkout is at; nothing of a folder that is no repository, or where there is no git.
+commit_of() { if [ -e "$1/.git" ] && command -v git >/dev/null; then git -C "$1" rev-parse HEAD; fi; }
 
 # use_packed BUILD ROOT
 use_packed() {
-    local build=$1 root=$2 packed=$1/packed built_in checkout library found places there
+    local build=$1 root=$2 packed=$1/packed built_in checkout library found places here there
     built_in=$(cat "$packed/root")
     if [ ! -e "$built_in" ] && ! { mkdir -p "$(dirname "$built_in")" && ln -s "$root" "$built_in"; }; then
         fail "the packed programs read the checkout's files in $built_in; make that a link to $root"
     fi
     [ -e "$built_in/tests/run_gpu.sh" ] ||
         fail "the packed programs read a checkout's files in $built_in, which is none"
-    there=$(cat "$packed/commit" 2>/dev/null)
+    there=$(cat "$packed/commit")
     for checkout in "$root" "$built_in"; do
-        [ -z "$there" ] || [ -z "$(commit_of "$checkout")" ] || [ "$(commit_of "$checkout")" = "$there" ] ||
-            echo "WARNING: they were packed at commit ${there:0:9}, and $checkout is at another one"
+        here=$(commit_of "$checkout")
+        [ -z "$here" ] || [ "$here" = "$there" ] ||
+            echo "WARNING: they were packed at commit ${there:0:9}, and $checkout is at ${here:0:9}"
     done
     # The toolkit's libraries, where the loader does not find them by itself, or else those of Python's packages.
     places=(${CUDA_HOME:+"$CUDA_HOME/lib64"} /usr/local/cuda*/lib64 /usr/local/cuda*/targets/*/lib)
